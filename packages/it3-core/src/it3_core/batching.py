@@ -1,0 +1,161 @@
+"""Inputs of any make: how many instances a batch holds, some of its rows, all of its tensors.
+
+An input `x` is a tensor, a tuple, list or dict of inputs, or a graph batch: an object with
+`num_graphs`, `index_select(rows)` and `from_data_list(graphs)`, as torch-geometric's `Batch` has.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from it3_core.errors import IT3Error
+
+__all__ = ["batches", "check_input", "count", "is_graph", "map_tensors", "take", "tensors"]
+
+
+def is_graph(x: Any) -> bool:
+    """Whether `x` is a graph batch: its instances differ in size, so its rows don't stack.
+
+    Example:
+        >>> import torch
+        >>> is_graph(torch.zeros(3, 2))
+        False
+    """
+    return not isinstance(x, Tensor) and hasattr(x, "num_graphs")
+
+
+def count(x: Any) -> int:
+    """The number of instances in a batch.
+
+    Example:
+        >>> import torch
+        >>> count({"nodes": torch.zeros(4, 7, 2), "edges": torch.zeros(4, 7, 7)})
+        4
+    """
+    if isinstance(x, Tensor):
+        if x.dim() == 0:
+            raise IT3Error("the input is a single number: add a batch dimension with x[None]")
+        return x.shape[0]
+    if is_graph(x):
+        return int(x.num_graphs)
+    if isinstance(x, dict | tuple | list):
+        sizes = {count(part) for part in (x.values() if isinstance(x, dict) else x)}
+        if len(sizes) == 1:
+            return sizes.pop()
+        raise IT3Error(f"the parts of the input differ in batch size: {sorted(sizes)}")
+    raise IT3Error(
+        f"an input must be a tensor, a tuple, list or dict of them, or a graph batch; "
+        f"this is a {type(x).__name__}"
+    )
+
+
+def take(x: Any, rows: Sequence[int] | slice) -> Any:
+    """Some rows of a batch, as a batch of the same make.
+
+    Example:
+        >>> import torch
+        >>> take((torch.arange(4), torch.arange(4) * 10), [0, 3])
+        (tensor([0, 3]), tensor([ 0, 30]))
+    """
+    if isinstance(x, Tensor):
+        return x[rows if isinstance(rows, slice) else list(rows)]
+    if is_graph(x):
+        chosen = range(count(x))[rows] if isinstance(rows, slice) else rows
+        return type(x).from_data_list(x.index_select(list(chosen)))
+    if isinstance(x, dict):
+        return {name: take(part, rows) for name, part in x.items()}
+    if isinstance(x, tuple | list):
+        return type(x)(take(part, rows) for part in x)
+    raise IT3Error(f"can't take rows of a {type(x).__name__}")
+
+
+def batches(x: Any, size: int) -> Iterator[Any]:
+    """A batch cut into consecutive batches of at most `size` instances.
+
+    Example:
+        >>> import torch
+        >>> [len(part) for part in batches(torch.zeros(5, 2), 2)]
+        [2, 2, 1]
+    """
+    if size < 1:
+        raise IT3Error(f"a batch size must be at least 1, but is {size}")
+    for start in range(0, count(x), size):
+        yield take(x, slice(start, start + size))
+
+
+def tensors(x: Any) -> Iterator[Tensor]:
+    """Every tensor in an input.
+
+    Example:
+        >>> import torch
+        >>> [tuple(t.shape) for t in tensors({"a": torch.zeros(2), "b": (torch.zeros(2, 3),)})]
+        [(2,), (2, 3)]
+    """
+    if isinstance(x, Tensor):
+        yield x
+    elif is_graph(x) and hasattr(x, "to_dict"):
+        yield from (part for part in x.to_dict().values() if isinstance(part, Tensor))
+    elif isinstance(x, dict):
+        for part in x.values():
+            yield from tensors(part)
+    elif isinstance(x, tuple | list):
+        for part in x:
+            yield from tensors(part)
+
+
+def map_tensors(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The same input with `function` applied to each of its tensors; `x` itself stays as it is.
+
+    Example:
+        >>> import torch
+        >>> map_tensors([torch.ones(2)], lambda t: t * 2)
+        [tensor([2., 2.])]
+    """
+    if isinstance(x, Tensor):
+        return function(x)
+    if is_graph(x):
+        return copy.copy(x).apply(function)
+    if isinstance(x, dict):
+        return {name: map_tensors(part, function) for name, part in x.items()}
+    if isinstance(x, tuple | list):
+        return type(x)(map_tensors(part, function) for part in x)
+    return x
+
+
+def check_input(x: Any, dtype: torch.dtype | None = None) -> int:
+    """The number of instances, after telling apart what a network can't use.
+
+    `dtype` is the network's: a floating input of another one is refused.
+
+    Example:
+        >>> import torch
+        >>> check_input(torch.tensor([[1.0], [float("nan")]]))
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: the input has NaN in 1 of 2 values: impute or drop them first
+    """
+    size = count(x)
+    if size == 0:
+        raise IT3Error("the batch is empty: there is nothing to answer")
+    for part in tensors(x):
+        if not part.is_floating_point():
+            continue
+        if dtype is not None and part.dtype != dtype:
+            raise IT3Error(
+                f"the input is {part.dtype} but the network's weights are {dtype}: "
+                f"convert it with x.to({dtype})"
+            )
+        # A sum shows any NaN or Inf, in one pass; a sum that overflows is looked into.
+        if not math.isfinite(float(part.sum())) and not bool(torch.isfinite(part).all()):
+            kind, bad = ("NaN", part.isnan()) if part.isnan().any() else ("Inf", part.isinf())
+            raise IT3Error(
+                f"the input has {kind} in {int(bad.sum())} of {part.numel()} values: "
+                f"{'impute or drop them' if kind == 'NaN' else 'clip or drop them'} first"
+            )
+    return size

@@ -1,0 +1,298 @@
+"""A second input for a network that has none, without touching its code.
+
+Two ways, both on a copy of the network, so that the original stays as it is:
+
+- `widen` gives a Linear or convolution layer (the first, unless told otherwise) more input
+  channels and feeds it the signal there. This is the paper's way.
+- `condition` adds an embedding of the signal to what a named layer returns. What lies below that
+  layer never sees the signal, so it is computed once and shared between `f` and `F`.
+
+Both start with zeros where the signal enters: until it is trained, the conditioned network
+answers exactly as the original did.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.nn.functional as nnf
+from torch import Tensor, nn
+
+from it3_core.adapters import Adapter
+from it3_core.batching import is_graph
+from it3_core.errors import IT3Error
+
+__all__ = ["Conditioned", "condition", "find_layer", "widen"]
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+# The signal on its way to the layer where it enters. A context variable, because a forward pass
+# has no other way past the code of a network that knows nothing of signals, and because two
+# threads may run the same network at once.
+_passing: ContextVar[tuple[Any, Tensor]] = ContextVar("it3_signal")
+
+
+class Conditioned(nn.Module):
+    """A network `f(x, signal)`, made by `widen` or `condition` from one that took `x` alone.
+
+    Attributes:
+        model: the wrapped network, under its own parameter names.
+        layer: the name of the layer where the signal enters.
+        embed: the signal's embedding, or None where the layer itself was widened.
+    """
+
+    def __init__(self, model: nn.Module, layer: str, embed: nn.Module | None) -> None:
+        super().__init__()
+        self.model = model
+        self.layer = layer
+        self.embed = embed
+        # Bound methods, not closures: copy.deepcopy then binds the copy's hook to the copy.
+        entrance = find_layer(model, layer)
+        if embed is None:
+            entrance.register_forward_pre_hook(self._concatenate)
+        else:
+            entrance.register_forward_hook(self._add)
+
+    def forward(self, x: Any, signal: Tensor) -> Tensor:
+        token = _passing.set((x, signal))
+        try:
+            output: Tensor = self.model(x)
+            return output
+        finally:
+            _passing.reset(token)
+
+    def _concatenate(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        features, *rest = inputs
+        channel = _channel_dimension(layer, features)
+        x, signal = _passing.get()
+        signal = _spread(signal, features, channel, x)
+        shape = [*features.shape]
+        shape[channel] = signal.shape[channel]
+        return (torch.cat([features, signal.expand(shape)], channel), *rest)
+
+    def _add(self, layer: nn.Module, inputs: tuple[Any, ...], features: Tensor) -> Tensor:
+        assert self.embed is not None
+        x, signal = _passing.get()
+        channel = _channel_dimension(layer, features)
+        embedding = _spread(self.embed(signal), features, channel, x)
+        if embedding.shape[channel] != features.shape[channel]:
+            raise IT3Error(
+                f"layer {self.layer!r} returns {features.shape[channel]} channels, but its "
+                f"signal was embedded in {embedding.shape[channel]}: give condition() "
+                f"channels={features.shape[channel]}"
+            )
+        return features + embedding
+
+
+def condition(
+    model: nn.Module,
+    adapter: Adapter,
+    layer: str,
+    *,
+    channels: int | None = None,
+    example: Any = None,
+    embed: nn.Module | None = None,
+) -> Conditioned:
+    """Adds an embedding of the signal to what a named layer of a copy of `model` returns.
+
+    Works on vectors `(batch, channels)`, feature maps `(batch, channels, *size)`, tokens
+    `(batch, tokens, channels)` and node features `(nodes, channels)` of a graph batch (an input
+    with a `batch` vector that says which graph a node belongs to). A dense signal is resized to
+    the layer's maps.
+
+    Args:
+        model: any network that is called as `model(x)`.
+        adapter: its `channels` is the width of a signal.
+        layer: name of the layer, as in `model.named_modules()`.
+        channels: channels that the layer returns, where they can't be read off the layer.
+        example: a batch of inputs to find the channels with, by running the network once.
+        embed: an embedding of your own, from `(batch, adapter.channels, …)` to
+            `(batch, channels, …)`. By default a Linear, zero at first.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import Classification, condition
+        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(),
+        ...                           torch.nn.Flatten(), torch.nn.LazyLinear(10))
+        >>> x = torch.randn(2, 3, 16, 16)
+        >>> before = net(x)
+        >>> adapter = Classification(10)
+        >>> conditioned = condition(net, adapter, layer="0")
+        >>> torch.equal(conditioned(x, adapter.neutral(x)), before)
+        True
+    """
+    entrance = find_layer(model, layer)
+    if embed is None:
+        width = channels or _returned_channels(model, entrance, layer, example)
+        embed = _Embedding(adapter.channels, width)
+        reference = next((p for p in model.parameters() if p.is_floating_point()), None)
+        if reference is not None:
+            embed = embed.to(reference.device, reference.dtype)
+    conditioned = Conditioned(copy.deepcopy(model), layer, embed)
+    return conditioned.train(model.training)
+
+
+def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Conditioned:
+    """Feeds the signal to a Linear or convolution layer of a copy of `model`, the paper's way.
+
+    The layer's weights are kept, and get zeros for the signal's channels.
+
+    Args:
+        model: any network that is called as `model(x)`.
+        adapter: its `channels` is the width of a signal.
+        layer: name of the layer; by default the first Linear or convolution there is.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import Regression, widen
+        >>> widen(torch.nn.Sequential(torch.nn.Linear(13, 30)), Regression()).model[0]
+        Linear(in_features=15, out_features=30, bias=True)
+    """
+    if layer is None:
+        kinds = (nn.Linear, *_CONVOLUTIONS)
+        found = [name for name, module in model.named_modules() if isinstance(module, kinds)]
+        if not found:
+            raise IT3Error(
+                "the network has no Linear or convolution layer to widen: use condition() and "
+                "name a layer"
+            )
+        layer = found[0]
+    wide = _widened(find_layer(model, layer), layer, adapter.channels)
+    training = model.training
+    model = copy.deepcopy(model)
+    if layer:
+        parent, _, leaf = layer.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, wide)
+    else:  # the network is that one layer
+        model = wide
+    return Conditioned(model, layer, None).train(training)
+
+
+def find_layer(model: nn.Module, name: str) -> nn.Module:
+    """The layer of that name; where there is none, an error that lists near matches.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.ModuleDict({"encoder": torch.nn.Linear(1, 1)})
+        >>> find_layer(net, "encodr")
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: the network has no layer 'encodr'; did you mean 'encoder'?
+    """
+    layers = dict(model.named_modules())
+    if name in layers:
+        return layers[name]
+    known = [layer for layer in layers if layer]
+    # "layer9" should find "layer3.0" too: compare with the last part of each name as well.
+    near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+    near += [layer for layer in known if layer.rpartition(".")[2] == name and layer not in near]
+    if near:
+        hint = f"did you mean {' or '.join(repr(layer) for layer in near[:5])}?"
+    else:
+        shown = ", ".join(repr(layer) for layer in known[:8])
+        hint = f"it has {shown}{' …' if len(known) > 8 else ''}"
+    raise IT3Error(f"the network has no layer {name!r}; {hint}")
+
+
+class _Embedding(nn.Linear):
+    """A Linear over the channels of a vector or a map, zero at first.
+
+    Linear is enough: what follows the layer is not, and mixes the signal with the features.
+    """
+
+    def __init__(self, signal: int, channels: int) -> None:
+        super().__init__(signal, channels, bias=False)
+        nn.init.zeros_(self.weight)
+
+    def forward(self, signal: Tensor) -> Tensor:
+        if signal.dim() == 2:
+            return super().forward(signal)
+        # On a map, a Linear over the channels is a 1×1 convolution of any dimension.
+        return super().forward(signal.movedim(1, -1)).movedim(-1, 1)
+
+
+def _widened(layer: nn.Module, name: str, extra: int) -> nn.Module:
+    """A copy of a Linear or convolution with `extra` input channels whose weights are zero."""
+    if not isinstance(layer, (nn.Linear, *_CONVOLUTIONS)):
+        raise IT3Error(
+            f"layer {name!r} is a {type(layer).__name__}: only Linear and Conv1d/2d/3d layers "
+            f"can be widened; use condition() to add the signal to what it returns"
+        )
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        raise IT3Error(f"layer {name!r} is lazy: run the network once before widening it")
+    wide = copy.deepcopy(layer)
+    if isinstance(wide, _CONVOLUTIONS):
+        if wide.groups != 1:
+            raise IT3Error(f"layer {name!r} has groups={wide.groups}: widen a layer without groups")
+        wide.in_channels += extra
+    else:
+        wide.in_features += extra
+    weight = layer.weight.detach()
+    zeros = weight.new_zeros(weight.shape[0], extra, *weight.shape[2:])
+    wide.weight = nn.Parameter(torch.cat([weight, zeros], 1), layer.weight.requires_grad)
+    return wide
+
+
+def _returned_channels(model: nn.Module, layer: nn.Module, name: str, example: Any) -> int:
+    """How many channels a layer returns: seen on an example, or read off its last sub-layer."""
+    if example is not None:
+        seen: list[Tensor] = []
+        handle = layer.register_forward_hook(lambda _m, _i, output: seen.append(output))
+        modes = {module: module.training for module in model.modules()}
+        try:
+            model.eval()
+            with torch.no_grad():
+                model(example)
+        finally:
+            handle.remove()
+            for module, mode in modes.items():
+                module.training = mode
+        if not seen or not isinstance(seen[0], Tensor):
+            raise IT3Error(f"layer {name!r} returns no tensor on the example: name another layer")
+        return seen[0].shape[_channel_dimension(layer, seen[0])]
+    for module in reversed(list(layer.modules())):
+        for attribute in ("out_features", "out_channels", "num_features", "num_channels"):
+            width = getattr(module, attribute, None)
+            if isinstance(width, int) and width > 0:
+                return width
+        shape = getattr(module, "normalized_shape", None)
+        if shape:
+            return int(shape[-1])
+    raise IT3Error(
+        f"can't tell how many channels layer {name!r} returns: give condition() channels= or "
+        f"an example= batch of inputs"
+    )
+
+
+def _channel_dimension(layer: nn.Module, features: Tensor) -> int:
+    """Channels are last for vectors, nodes and tokens, second for maps."""
+    if features.dim() == 2 or isinstance(layer, nn.Linear | nn.LayerNorm):
+        return features.dim() - 1
+    if features.dim() == 3 and not _is_convolutional(layer):
+        return 2
+    return 1
+
+
+def _is_convolutional(layer: nn.Module) -> bool:
+    kinds = (*_CONVOLUTIONS, nn.modules.batchnorm._BatchNorm)
+    return any(isinstance(module, kinds) for module in layer.modules())
+
+
+def _spread(signal: Tensor, features: Tensor, channel: int, x: Any) -> Tensor:
+    """A signal per instance, shaped to be added to (or put beside) the features of each."""
+    if is_graph(x) and features.dim() == 2 and features.shape[0] == x.batch.shape[0]:
+        return signal[x.batch]
+    if signal.dim() > 2:  # a map for a map
+        if signal.shape[2:] == features.shape[2:]:
+            return signal
+        return nnf.interpolate(signal, size=features.shape[2:], mode="area")
+    if features.dim() == 2:
+        return signal
+    ones = [1] * (features.dim() - 2)
+    if channel == 1:
+        return signal.view(*signal.shape, *ones)
+    return signal.view(signal.shape[0], *ones, signal.shape[1])

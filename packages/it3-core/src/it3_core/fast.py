@@ -1,0 +1,333 @@
+"""Fast weights: running a network with weights other than its own, while it stays untouched.
+
+The user's module is only ever read. A shell is a private copy of its structure without weights;
+any set of weights can be put into it, run, and forgotten. It is what `torch.func.functional_call`
+does, less the swapping back: that would happen on the user's module, where a second thread could
+see it, and it costs more than a forward pass of a small network.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from it3_core.batching import map_tensors, tensors
+from it3_core.conditioning import Conditioned, find_layer
+from it3_core.descent import Descent, OptimizerFactory, Weights
+from it3_core.errors import IT3Error
+from it3_core.norms import Norm, batch_share, use_batch_statistics
+from it3_core.trunk import Trunk
+
+__all__ = ["FastModel", "Parameters", "Session"]
+
+Parameters = str | Sequence[str] | Callable[[str, Tensor], bool] | None
+"""Which parameters adapt: None (all), name patterns, a predicate, or "above" the injection."""
+
+
+class FastModel:
+    """A module to run with weights other than its own. The module itself is only read.
+
+    Args:
+        module: called as `module(x, signal)`; always run in evaluation mode.
+        parameters: which parameters adapt. None: all that require gradients. A glob pattern such
+            as `"model.fc.*"`, or several. A predicate `(name, parameter) → bool`. Or `"above"`:
+            those that run after the signal has entered a network made by `condition()`.
+        norm: whose statistics batch norms use: `"source"`, `"batch"`, or the share of the batch's
+            from 0 to 1.
+        watch: names of layers whose outputs `Session.seen` keeps.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import Regression, widen
+        >>> from it3_core.fast import FastModel
+        >>> adapter = Regression()
+        >>> fast, x = FastModel(widen(torch.nn.Linear(3, 1), adapter)), torch.randn(2, 3)
+        >>> with fast.session() as run:
+        ...     descent = run.descent(x, adapter.neutral(x), "SGD", lr=0.1)
+        ...     descent.step(run(x, adapter.neutral(x), descent.weights).square().mean())
+        >>> sorted(descent.weights)
+        ['model.bias', 'model.weight']
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: Parameters = None,
+        norm: Norm = "source",
+        watch: Sequence[str] = (),
+    ) -> None:
+        self.module = module
+        self._arguments = (parameters, norm, tuple(watch))
+        self._idle: list[_Shell] = []  # pop and append are atomic: threads never share a shell
+        # Where each tensor lives in the user's module. Its value is read anew at every call, so
+        # that training on, loading weights or moving to another device in between all work.
+        self._homes: dict[str, tuple[dict[str, Tensor | None], str]] = {}
+        for name, tensor in _named_tensors(module, unique=True):
+            owner, _, leaf = name.rpartition(".")
+            home = module.get_submodule(owner)
+            place = home._parameters if isinstance(tensor, nn.Parameter) else home._buffers
+            self._homes[name] = (place, leaf)
+        self._selected: tuple[str, ...] | None = None
+        if parameters != "above":
+            self._selected = _select(module, parameters)
+        elif not (isinstance(module, Conditioned) and module.embed is not None):
+            raise IT3Error(
+                'parameters="above" means above the layer where condition() adds the signal: '
+                "make the network with condition(), or name the parameters"
+            )
+        self._idle.append(self._new_shell())  # now, so that what can't be copied fails here
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The floating type of the weights; None for a network that has none."""
+        for place, leaf in self._homes.values():
+            tensor = place[leaf]
+            if tensor is not None and tensor.is_floating_point():
+                return tensor.dtype
+        return None
+
+    def session(self) -> Session:
+        """One call's worth of passes, in a `with` block."""
+        return Session(self)
+
+    def _borrow(self) -> _Shell:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._new_shell()
+
+    def _give_back(self, shell: _Shell) -> None:
+        shell.forget()
+        self._idle.append(shell)
+
+    def _read(self) -> Weights:
+        values: Weights = {}
+        for name, (place, leaf) in self._homes.items():
+            tensor = place[leaf]
+            if tensor is not None:
+                # Made under inference_mode, a tensor can't take part in autograd; a copy can.
+                values[name] = tensor.clone() if tensor.is_inference() else tensor.detach()
+        return values
+
+    def _new_shell(self) -> _Shell:
+        _, norm, watch = self._arguments
+        return _Shell(self.module, batch_share(norm), watch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"module": self.module, "arguments": self._arguments}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        FastModel.__init__(self, state["module"], *state["arguments"])
+
+
+class Session:
+    """Forward passes with chosen weights, within `FastModel.session()`.
+
+    What a network made by `condition()` does before the signal enters depends on `x` alone. A
+    pass with `record=True` keeps it; a pass with `shared=True` starts from what was kept, which
+    is right as long as its weights equal the recorded ones there.
+    """
+
+    def __init__(self, fast: FastModel) -> None:
+        self._fast = fast
+        self._inference: torch.inference_mode | None = None
+
+    def __enter__(self) -> Session:
+        """From here on gradients are on, whatever mode the caller is in."""
+        self._shell = self._fast._borrow()
+        self._grad = torch.is_grad_enabled()
+        if torch.is_inference_mode_enabled():
+            self._inference = torch.inference_mode(False)
+            self._inference.__enter__()
+        torch.set_grad_enabled(True)
+        self.source = self._fast._read()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        torch.set_grad_enabled(self._grad)
+        if self._inference is not None:
+            self._inference.__exit__(None, None, None)
+        if kind is None:  # a shell that was interrupted is dropped, not reused
+            self._fast._give_back(self._shell)
+
+    def __call__(
+        self,
+        x: Any,
+        signal: Tensor,
+        weights: Weights | None = None,
+        *,
+        record: bool = False,
+        shared: bool = False,
+    ) -> Tensor:
+        """`f(x, signal)` with `weights` in place of the module's own."""
+        merged = self.source if weights is None else {**self.source, **weights}
+        return self._shell.run(merged, x, signal, record, shared)
+
+    def each(self, x: Any, signal: Tensor, weights: Weights) -> Tensor:
+        """A pass in which every row of the batch has weights of its own, stacked in `weights`."""
+
+        def one(own: Weights, row: Any, its_signal: Tensor) -> Tensor:
+            batch = map_tensors(row, lambda part: part.unsqueeze(0))
+            return self(batch, its_signal.unsqueeze(0), own).squeeze(0)
+
+        mapped: Callable[..., Tensor] = torch.func.vmap(one, randomness="different")
+        return mapped(weights, x, signal)
+
+    def names(self, x: Any, signal: Tensor) -> tuple[str, ...]:
+        """The parameters that adapt. What lies "above" is seen in a pass, made once."""
+        if self._fast._selected is None:
+            with torch.no_grad():
+                self(x, signal, record=True)
+            above = self._shell.above()
+            self._fast._selected = _select(
+                self._fast.module, lambda name, p: name in above and p.requires_grad
+            )
+        return self._fast._selected
+
+    def chosen(self, x: Any, signal: Tensor) -> Weights:
+        """The weights that adapt, as they are in the module."""
+        return {name: self.source[name] for name in self.names(x, signal)}
+
+    def descent(
+        self, x: Any, signal: Tensor, optimizer: OptimizerFactory, lr: float,
+        rows: int | None = None,
+    ) -> Descent:  # fmt: skip
+        """The adapting weights and their optimiser, from the start, for this session only."""
+        kept = self._shell.descents.get((optimizer, lr, rows))
+        if kept is not None:
+            kept.restart(self.source)
+            return kept
+        made = Descent(self.chosen(x, signal), optimizer, lr, rows)
+        self._shell.descents = {(optimizer, lr, rows): made}  # the next batch is like this one
+        return made
+
+    def only_above(self, names: Iterable[str]) -> bool:
+        """Whether all of these run after the signal has entered (known after a recorded pass)."""
+        above = self._shell.above()
+        return bool(above) and above.issuperset(names)
+
+    @property
+    def seen(self) -> list[Tensor]:
+        """What the watched layers returned in the last pass, in the order of `watch`."""
+        return self._shell.seen
+
+
+class _Shell:
+    """A private copy of a module's structure, to be filled with weights and run."""
+
+    def __init__(self, module: nn.Module, share: float, watch: Sequence[str]) -> None:
+        # A deep copy that finds every weight "already copied" leaves the weights out.
+        hole = torch.empty(0)
+        memo: dict[int, Any] = {id(t): hole for _, t in _named_tensors(module, unique=True)}
+        try:
+            self._module: nn.Module = copy.deepcopy(module, memo).eval()
+        except (RuntimeError, TypeError) as problem:
+            raise IT3Error(f"the network can't be copied: {problem}") from problem
+        use_batch_statistics(self._module, share)
+        # Every place a weight goes, and that weight's name: tied weights have several places.
+        names = {id(tensor): name for name, tensor in _named_tensors(module, unique=True)}
+        self._slots: list[tuple[dict[str, Tensor | None], str, str]] = []
+        for place, tensor in _named_tensors(module, unique=False):
+            owner, _, leaf = place.rpartition(".")
+            home = self._module.get_submodule(owner)
+            values = home._parameters if leaf in home._parameters else home._buffers
+            if values.get(leaf) is not None:
+                self._slots.append((values, leaf, names[id(tensor)]))
+        self._trunk: Trunk | None = None
+        if isinstance(self._module, Conditioned) and self._module.embed is not None:
+            places = {p: names[id(t)] for p, t in _named_tensors(module, unique=False)}
+            self._trunk = Trunk(self._module, places)
+        self.descents: dict[tuple[OptimizerFactory, float, int | None], Descent] = {}
+        self.seen: list[Tensor] = [hole] * len(watch)
+        for index, name in enumerate(watch):
+            find_layer(self._module, name).register_forward_hook(_Watcher(self.seen, index))
+
+    def run(self, weights: Weights, x: Any, signal: Tensor, record: bool, shared: bool) -> Tensor:
+        for values, leaf, name in self._slots:
+            values[leaf] = weights[name]
+        trunk = self._trunk
+        if trunk is None or not (record or shared):
+            return self._forward(x, signal)
+        if record or not trunk.usable():
+            if record:
+                trunk.start("recording")
+            output = self._forward(x, signal)
+            trunk.stop()
+            return output
+        trunk.start("replaying")
+        output = self._forward(x, signal)
+        trunk.stop()
+        if trunk.proven:
+            return output
+        whole = self._forward(x, signal)
+        trunk.prove(torch.allclose(output, whole, rtol=1e-4, atol=1e-5, equal_nan=True))
+        return whole
+
+    def _forward(self, x: Any, signal: Tensor) -> Tensor:
+        try:
+            output: Tensor = self._module(x, signal)
+        except RuntimeError as problem:
+            whole = [str(part.dtype) for part in tensors(x) if not part.is_floating_point()]
+            if whole and any(word in str(problem) for word in ("dtype", "scalar type", "Byte")):
+                raise IT3Error(
+                    f"the network can't take an input of {', '.join(whole)}: convert it with "
+                    f"x.float() ({problem})"
+                ) from problem
+            raise
+        return output
+
+    def above(self) -> frozenset[str]:
+        return frozenset() if self._trunk is None else self._trunk.above
+
+    def forget(self) -> None:
+        """Drops weights and activations, so that an idle shell holds no memory."""
+        hole = torch.empty(0)
+        for values, leaf, _ in self._slots:
+            values[leaf] = hole
+        self.seen[:] = [hole] * len(self.seen)
+        if self._trunk is not None:
+            self._trunk.clear()
+
+
+class _Watcher:
+    """A forward hook that puts what its layer returns into a list."""
+
+    def __init__(self, seen: list[Tensor], index: int) -> None:
+        self._seen = seen
+        self._index = index
+
+    def __call__(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        if not isinstance(output, Tensor):
+            raise IT3Error(f"a watched {type(layer).__name__} layer returns no tensor")
+        self._seen[self._index] = output
+
+
+def _select(module: nn.Module, wanted: Parameters) -> tuple[str, ...]:
+    named = dict(module.named_parameters())
+    if wanted is None:
+        chosen = [name for name, parameter in named.items() if parameter.requires_grad]
+    elif callable(wanted):
+        chosen = [name for name, parameter in named.items() if wanted(name, parameter)]
+    else:
+        patterns = [wanted] if isinstance(wanted, str) else list(wanted)
+        for pattern in patterns:
+            if not fnmatch.filter(named, pattern):
+                near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.3) or list(named)[:3]
+                raise IT3Error(f"no parameter is called {pattern!r}; there are {', '.join(near)} …")
+        chosen = [
+            name for name in named if any(fnmatch.fnmatchcase(name, pat) for pat in patterns)
+        ]
+    if not chosen:
+        raise IT3Error("no parameter of the network is chosen to adapt")
+    return tuple(name for name in chosen if named[name].is_floating_point())
+
+
+def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=unique)
+    yield from module.named_buffers(remove_duplicate=unique)

@@ -1,0 +1,19 @@
+"""Methods that answer a batch at test time, one file each."""
+
+from it3_core.methods.actmad import ActMAD, Activations
+from it3_core.methods.answer_step import AnswerStep
+from it3_core.methods.base import Adaptation, Method
+from it3_core.methods.it3 import IT3
+from it3_core.methods.online import OnlineIT3
+from it3_core.methods.source import Source
+
+__all__ = [
+    "IT3",
+    "ActMAD",
+    "Activations",
+    "Adaptation",
+    "AnswerStep",
+    "Method",
+    "OnlineIT3",
+    "Source",
+]

@@ -1,0 +1,166 @@
+"""ActMAD: aligns the activations' means and variances with those of the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from it3_core.adapters import Adapter
+from it3_core.descent import OptimizerFactory
+from it3_core.errors import IT3Error
+from it3_core.fast import FastModel, Parameters
+from it3_core.methods.base import Adaptation, prepared
+from it3_core.norms import Norm
+
+__all__ = ["ActMAD", "Activations"]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Mean and variance of what named layers return on the training data, per location.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import Activations, Regression, condition
+        >>> adapter, net = Regression(), torch.nn.Sequential(torch.nn.Linear(3, 4))
+        >>> model = condition(net, adapter, layer="0")
+        >>> data = torch.randn(100, 3)
+        >>> found = Activations.collect(model, adapter, data.split(32), layers=["model.0"])
+        >>> found.means[0].shape, found.rows
+        (torch.Size([4]), 100)
+    """
+
+    layers: tuple[str, ...]
+    means: tuple[Tensor, ...]
+    variances: tuple[Tensor, ...]
+    rows: int
+
+    @classmethod
+    def collect(
+        cls, model: nn.Module, adapter: Adapter, inputs: Iterable[Any], layers: Sequence[str]
+    ) -> Activations:
+        """One pass over batches of training inputs; memory holds one batch at a time."""
+        fast = FastModel(model, watch=layers)
+        count, means, squares = 0, [torch.zeros(())] * len(layers), [torch.zeros(())] * len(layers)
+        for batch in inputs:
+            x, _ = prepared(batch, fast)
+            with fast.session() as run, torch.no_grad():
+                run(x, adapter.neutral(x))
+                seen = [output.double() for output in run.seen]
+            rows = len(seen[0]) if seen else 0
+            for index, output in enumerate(seen):
+                if count and output.shape[1:] != means[index].shape:
+                    raise IT3Error(
+                        f"layer {layers[index]!r} returns maps of different sizes: ActMAD compares "
+                        f"them location by location, so resize the inputs or name another layer"
+                    )
+                # Chan's merge of two sets of moments: stable, and blind to the order of batches.
+                delta = output.mean(0) - means[index]
+                total = count + len(output)
+                means[index] = means[index] + delta * (len(output) / total)
+                spread = output.var(0, correction=0) * len(output)
+                squares[index] = squares[index] + spread + delta**2 * (count * len(output) / total)
+            count += rows
+        if count < 2:
+            raise IT3Error("ActMAD needs the activations of at least two training instances")
+        dtype = fast.dtype or torch.get_default_dtype()
+        return cls(
+            tuple(layers),
+            tuple(mean.to(dtype) for mean in means),
+            tuple((square / count).to(dtype) for square in squares),
+            count,
+        )
+
+
+class ActMAD:
+    """Minimises Σ |μ − μ_train| + |σ² − σ²_train| over named layers, for this batch alone.
+
+    At batch 1 there is no variance to compare (on node features and tokens there is): the term is
+    left out and the means alone are aligned, so that the answer stays finite.
+
+    Args:
+        model: a conditioned network, called as `model(x, signal)`.
+        adapter: what kind of answer it gives.
+        activations: the training data's, from `Activations.collect`.
+        steps, lr, optimizer, parameters, norm: as for `IT3`.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import ActMAD, Activations, Regression, condition
+        >>> adapter, net = Regression(), torch.nn.Sequential(torch.nn.Linear(3, 4),
+        ...                                                  torch.nn.Linear(4, 1))
+        >>> model = condition(net, adapter, layer="0")
+        >>> known = Activations.collect(model, adapter, [torch.randn(64, 3)], ["model.0"])
+        >>> ActMAD(model, adapter, known)(torch.randn(1, 3) + 5).steps
+        1
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        adapter: Adapter,
+        activations: Activations,
+        *,
+        steps: int = 1,
+        lr: float = 2e-4,
+        optimizer: OptimizerFactory = "Adam",
+        parameters: Parameters = None,
+        norm: Norm = "source",
+    ) -> None:
+        if steps < 0 or lr < 0:
+            raise IT3Error(f"steps and lr can't be negative, but are {steps} and {lr}")
+        self.adapter = adapter
+        self.activations = activations
+        self.steps = steps
+        self.lr = lr
+        self.optimizer = optimizer
+        self._fast = FastModel(model, parameters, norm, watch=activations.layers)
+
+    def __call__(self, x: Any) -> Adaptation:
+        x, _ = prepared(x, self._fast)
+        with self._fast.session() as run:
+            neutral = self.adapter.neutral(x)
+            descent = run.descent(x, neutral, self.optimizer, self.lr)
+            theta = descent.weights
+            y = run(x, neutral, theta)
+            y0 = y.detach()
+            steps = self.steps if self.lr else 0
+            for left in reversed(range(steps)):
+                descent.step(self._misalignment(run.seen))
+                with torch.set_grad_enabled(left > 0):
+                    y = run(x, neutral, theta)
+            y = y.detach()
+        if not bool(torch.isfinite(y).all()):
+            reason = "the adapted answer is not finite: lower the learning rate"
+            return Adaptation(y0, y0, 0, reason, before=lambda: self._error(x, y0))
+        return Adaptation(
+            y, y0, steps, before=lambda: self._error(x, y0), after=lambda: self._error(x, y)
+        )
+
+    def reset(self) -> None:
+        """Nothing to forget: every batch starts from the network as it was trained."""
+
+    def _misalignment(self, seen: Sequence[Tensor]) -> Tensor:
+        known = self.activations
+        total = seen[0].new_zeros(())
+        for layer, output, mean, variance in zip(
+            known.layers, seen, known.means, known.variances, strict=True
+        ):
+            if output.shape[1:] != mean.shape:
+                raise IT3Error(
+                    f"layer {layer!r} returns {tuple(output.shape[1:])}, but returned "
+                    f"{tuple(mean.shape)} on the training data: give inputs of the same size"
+                )
+            total = total + (output.mean(0) - mean.to(output)).abs().mean()
+            if len(output) > 1:
+                spread = output.var(0, correction=0)
+                total = total + (spread - variance.to(output)).abs().mean()
+        return total
+
+    def _error(self, x: Any, answer: Tensor) -> Tensor:
+        with self._fast.session() as run, torch.no_grad():
+            return self.adapter.distance(run(x, self.adapter.encode(answer)), answer)

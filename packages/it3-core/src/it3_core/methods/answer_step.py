@@ -1,0 +1,78 @@
+"""AnswerStep: moves the answer towards y1, and leaves the weights alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from it3_core.adapters import Adapter
+from it3_core.errors import IT3Error
+from it3_core.fast import FastModel
+from it3_core.methods.base import Adaptation, prepared
+from it3_core.norms import Norm
+from it3_core.sensitivity import warn_if_deaf
+
+__all__ = ["AnswerStep"]
+
+
+class AnswerStep:
+    """Answers y0 + α (y1 − y0) with y1 = F(x, encode(y0)): two forwards, no backward.
+
+    α = 1 is the second pass alone, the control that the paper lacks; α = 0 is `Source`. It may
+    be negative: under input noise y1 often moves the wrong way. For classes and maps the step is
+    taken on logits.
+
+    Args:
+        model: a conditioned network, called as `model(x, signal)`.
+        adapter: what kind of answer it gives.
+        alpha: how far to go from y0 towards y1.
+        norm: whose statistics batch norms use, see `Source`.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import AnswerStep, Regression, widen
+        >>> adapter, net = Regression(), torch.nn.Linear(1, 1)
+        >>> model = widen(net, adapter)
+        >>> _ = model.model.weight.data.copy_(torch.tensor([[1.0, 0.5, 0.0]]))  # half the signal
+        >>> _ = model.model.bias.data.zero_()
+        >>> answer = AnswerStep(model, adapter, alpha=1.0)(torch.tensor([[2.0]]))
+        >>> answer.initial.item(), answer.prediction.item()
+        (2.0, 3.0)
+    """
+
+    def __init__(
+        self, model: nn.Module, adapter: Adapter, alpha: float = 1.0, *, norm: Norm = "source"
+    ) -> None:
+        if not math.isfinite(alpha):
+            raise IT3Error(f"alpha must be a finite number, not {alpha}")
+        self.adapter = adapter
+        self.alpha = alpha
+        self._fast = FastModel(model, norm=norm)
+        self._heard = False
+
+    def __call__(self, x: Any) -> Adaptation:
+        x, _ = prepared(x, self._fast)
+        with self._fast.session() as run, torch.no_grad():
+            y0 = run(x, self.adapter.neutral(x), record=True)
+            y1 = run(x, self.adapter.encode(y0), shared=True)
+            if not self._heard:
+                with torch.enable_grad():
+                    warn_if_deaf(run, self.adapter, x, y0, y1)
+                self._heard = True
+        before = self.adapter.distance(y1, y0)
+        prediction = y0 if self.alpha == 0 else torch.lerp(y0, y1, self.alpha)
+        if not bool(torch.isfinite(prediction).all()):
+            return Adaptation(y0, y0, 0, "the second answer is not finite", before=before)
+        return Adaptation(
+            prediction, y0, 0, before=before, after=lambda: self._error(x, prediction)
+        )
+
+    def _error(self, x: Any, answer: torch.Tensor) -> torch.Tensor:
+        with self._fast.session() as run, torch.no_grad():
+            return self.adapter.distance(run(x, self.adapter.encode(answer)), answer)
+
+    def reset(self) -> None:
+        """Nothing to forget."""

@@ -1,0 +1,74 @@
+"""Whose statistics batch norms use at test time: a choice of its own, never a side effect."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from it3_core.errors import IT3Error
+
+__all__ = ["Norm", "batch_share", "use_batch_statistics"]
+
+Norm = Literal["source", "batch"] | float
+"""The training data's statistics, the batch's, or the share of the batch's from 0 to 1."""
+
+
+def batch_share(norm: Norm) -> float:
+    """The share of the batch's statistics that `norm` asks for.
+
+    Example:
+        >>> batch_share("source"), batch_share("batch"), batch_share(0.3)
+        (0.0, 1.0, 0.3)
+    """
+    if norm == "source":
+        return 0.0
+    if norm == "batch":
+        return 1.0
+    if isinstance(norm, int | float) and 0 <= norm <= 1:
+        return float(norm)
+    raise IT3Error(
+        f'norm must be "source", "batch" or the batch\'s share from 0 to 1, not {norm!r}'
+    )
+
+
+def use_batch_statistics(module: nn.Module, share: float) -> None:
+    """Makes every batch norm of `module` blend the batch's statistics into its own, in place.
+
+    Gradients flow through the batch's statistics, as they do in training; the running ones
+    are not updated.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.BatchNorm1d(1).eval()
+        >>> use_batch_statistics(net, 1.0)
+        >>> net(torch.tensor([[10.0], [12.0]])).round(decimals=3).flatten()
+        tensor([-1.,  1.], grad_fn=<ViewBackward0>)
+    """
+    if share == 0:
+        return
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
+            layer.forward = partial(_blended, layer, share)  # type: ignore[method-assign]
+
+
+def _blended(layer: nn.modules.batchnorm._BatchNorm, share: float, x: Tensor) -> Tensor:
+    over = [dimension for dimension in range(x.dim()) if dimension != 1]
+    if share == 1 and x.numel() == x.shape[1]:
+        raise IT3Error(
+            'norm="batch" needs more than one value per channel, and this batch has one: use '
+            'norm="source" or a blend such as norm=0.1'
+        )
+    var, mean = torch.var_mean(x, over, correction=0)
+    if share < 1:
+        assert layer.running_mean is not None and layer.running_var is not None
+        mean = torch.lerp(layer.running_mean, mean, share)
+        var = torch.lerp(layer.running_var, var, share)
+    shape = [-1 if dimension == 1 else 1 for dimension in range(x.dim())]
+    scale = (var + layer.eps).rsqrt()
+    if layer.weight is not None:
+        scale = scale * layer.weight
+    shift = -mean * scale if layer.bias is None else layer.bias - mean * scale
+    return torch.addcmul(shift.view(shape), x, scale.view(shape))

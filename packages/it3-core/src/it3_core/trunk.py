@@ -1,0 +1,122 @@
+"""What a conditioned network computes before the signal enters: kept once, given back often.
+
+`f(x, neutral)`, `F(x, y0)` and the final answer differ only from the layer on where the signal
+enters. A network's own code can't be started in the middle, but the modules that it calls before
+that layer can return what they returned the last time; what little the code does between them is
+done again, on the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from it3_core.batching import map_tensors, tensors
+from it3_core.conditioning import Conditioned
+
+__all__ = ["Doing", "Trunk"]
+
+Doing = Literal["nothing", "recording", "replaying"]
+
+
+class Trunk:
+    """Keeps and gives back what runs before the signal enters `shell`, which it modifies.
+
+    Args:
+        shell: a private copy of a network made by `condition()`.
+        names: for every place of a weight the weight's name: tied weights have several places.
+    """
+
+    def __init__(self, shell: Conditioned, names: Mapping[str, str]) -> None:
+        self.above: frozenset[str] = frozenset()
+        self.proven = False
+        self._broken = False
+        self._doing: Doing = "nothing"
+        self._entered = False
+        self._weights = names
+        # The largest modules that the entrance is not inside of: each runs wholly before it or
+        # wholly after it. The embedding runs inside the entrance's hook, so it belongs above.
+        entrance = f"model.{shell.layer}" if shell.layer else "model"
+        parts = entrance.split(".")
+        inside = ["", *(".".join(parts[:depth]) for depth in range(1, len(parts)))]
+        self._modules: list[str] = []
+        self._own: list[tuple[nn.Module, Callable[..., Any]]] = []
+        for owner in inside:
+            for leaf, child in shell.get_submodule(owner).named_children():
+                name = f"{owner}.{leaf}" if owner else leaf
+                if name not in inside and name != "embed":
+                    self._own.append((child, child.forward))
+                    child.forward = partial(self._through, len(self._modules), child.forward)
+                    self._modules.append(name)
+        self._entrance = self._modules.index(entrance)
+        self._kept: list[list[Any]] = []
+        self._versions: list[int] = []
+        self._calls: list[int] = []
+
+    def start(self, doing: Doing) -> None:
+        """What the next pass does: keeps what runs before the signal enters, or starts from it."""
+        self._doing = doing
+        self._entered = False
+        self._calls = [0] * len(self._modules)
+        if doing == "recording":
+            self._kept = [[] for _ in self._modules]
+
+    def stop(self) -> None:
+        """That pass is over, and came to its end."""
+        if self._doing == "recording":
+            self._versions = [tensor._version for tensor in self._tensors()]
+            if not self.above:
+                self.above = self._find_above()
+        self._doing = "nothing"
+
+    def usable(self) -> bool:
+        """Whether there is something to replay and nobody has written into it since."""
+        if self._broken or not self._kept:
+            return False
+        self._broken = [tensor._version for tensor in self._tensors()] != self._versions
+        return not self._broken
+
+    def prove(self, equal: bool) -> None:
+        """The verdict of a first comparison with a whole pass: share from now on, or never."""
+        self.proven, self._broken = equal, not equal
+
+    def clear(self) -> None:
+        """Lets the activations go."""
+        self._kept = []
+        self._versions = []
+
+    def _through(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Stands in for the forward of module `index`."""
+        if self._doing == "nothing":
+            return forward(*args, **kwargs)
+        call = self._calls[index]
+        self._calls[index] += 1
+        if self._doing == "replaying" and call < len(self._kept[index]):
+            return self._kept[index][call]
+        output = forward(*args, **kwargs)
+        if self._doing == "recording" and not self._entered:
+            # Detached: a gradient into the trunk belongs to the pass that recorded it.
+            self._kept[index].append(map_tensors(output, Tensor.detach))
+            self._entered = index == self._entrance
+        return output
+
+    def _tensors(self) -> Iterator[Tensor]:
+        for outputs in self._kept:
+            for output in outputs:
+                yield from tensors(output)
+
+    def _find_above(self) -> frozenset[str]:
+        """The weights of modules that only ran after the signal had entered."""
+        late = ["embed"]
+        for index, (module, forward) in enumerate(self._own):
+            if self._calls[index] and not self._kept[index]:
+                late.append(self._modules[index])
+                module.forward = forward  # nothing of it is ever kept: out of its way
+        above, below = set(), set()
+        for place, name in self._weights.items():
+            inside = any(place.startswith(f"{module}.") for module in late)
+            (above if inside else below).add(name)
+        return frozenset(above - below)
