@@ -199,13 +199,16 @@ class Session:
         rows: int | None = None,
     ) -> Descent:  # fmt: skip
         """The adapting weights and their optimiser, from the start, for this session only."""
-        kept = self._shell.descents.get((optimizer, lr, rows))
-        if kept is not None:
-            kept.restart(self.source)
-            return kept
-        made = Descent(self.chosen(x, signal), optimizer, lr, rows)
-        self._shell.descents = {(optimizer, lr, rows): made}  # the next batch is like this one
-        return made
+        chosen = self.chosen(x, signal)
+        like = next(iter(chosen.values()))
+        key = (optimizer, lr, rows, like.dtype, like.device)
+        kept = self._shell.descents.get(key)
+        if kept is None:
+            kept = Descent(chosen, optimizer, lr, rows)
+            self._shell.descents = {key: kept}  # one: the next batch is mostly like this one
+        else:
+            kept.restart(chosen)
+        return kept
 
     def only_above(self, names: Iterable[str]) -> bool:
         """Whether all of these run after the signal has entered (known after a recorded pass)."""
@@ -243,7 +246,7 @@ class _Shell:
         if isinstance(self._module, Conditioned) and self._module.embed is not None:
             places = {p: names[id(t)] for p, t in _named_tensors(module, unique=False)}
             self._trunk = Trunk(self._module, places)
-        self.descents: dict[tuple[OptimizerFactory, float, int | None], Descent] = {}
+        self.descents: dict[tuple[Any, ...], Descent] = {}
         self.seen: list[Tensor] = [hole] * len(watch)
         for index, name in enumerate(watch):
             find_layer(self._module, name).register_forward_hook(_Watcher(self.seen, index))

@@ -8,13 +8,13 @@ done again, on the same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from it3_core.batching import map_tensors, tensors
+from it3_core.batching import map_tensors
 from it3_core.conditioning import Conditioned
 
 __all__ = ["Doing", "Trunk"]
@@ -53,7 +53,7 @@ class Trunk:
                     self._modules.append(name)
         self._entrance = self._modules.index(entrance)
         self._kept: list[list[Any]] = []
-        self._versions: list[int] = []
+        self._copies: list[Tensor] = []
         self._calls: list[int] = []
 
     def start(self, doing: Doing) -> None:
@@ -66,27 +66,28 @@ class Trunk:
 
     def stop(self) -> None:
         """That pass is over, and came to its end."""
-        if self._doing == "recording":
-            self._versions = [tensor._version for tensor in self._tensors()]
-            if not self.above:
-                self.above = self._find_above()
+        if self._doing == "recording" and not self.above:
+            self.above = self._find_above()
         self._doing = "nothing"
 
     def usable(self) -> bool:
-        """Whether there is something to replay and nobody has written into it since."""
-        if self._broken or not self._kept:
-            return False
-        self._broken = [tensor._version for tensor in self._tensors()] != self._versions
-        return not self._broken
+        """Whether there is something to replay."""
+        return bool(self._kept) and not self._broken
 
     def prove(self, equal: bool) -> None:
-        """The verdict of a first comparison with a whole pass: share from now on, or never."""
-        self.proven, self._broken = equal, not equal
+        """The verdict of a first comparison with a whole pass: share from now on, or never.
+
+        A network that writes into what it was given back would spoil it for the next pass, and
+        for the gradients of the last: until the proof it is given copies, to see whether it does.
+        """
+        written = any(copy._version for copy in self._copies)
+        self._copies = []
+        self.proven = equal and not written
+        self._broken = not self.proven
 
     def clear(self) -> None:
         """Lets the activations go."""
         self._kept = []
-        self._versions = []
 
     def _through(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stands in for the forward of module `index`."""
@@ -95,7 +96,8 @@ class Trunk:
         call = self._calls[index]
         self._calls[index] += 1
         if self._doing == "replaying" and call < len(self._kept[index]):
-            return self._kept[index][call]
+            kept = self._kept[index][call]
+            return kept if self.proven else map_tensors(kept, self._copy)
         output = forward(*args, **kwargs)
         if self._doing == "recording" and not self._entered:
             # Detached: a gradient into the trunk belongs to the pass that recorded it.
@@ -103,10 +105,9 @@ class Trunk:
             self._entered = index == self._entrance
         return output
 
-    def _tensors(self) -> Iterator[Tensor]:
-        for outputs in self._kept:
-            for output in outputs:
-                yield from tensors(output)
+    def _copy(self, tensor: Tensor) -> Tensor:
+        self._copies.append(tensor.clone())
+        return self._copies[-1]
 
     def _find_above(self) -> frozenset[str]:
         """The weights of modules that only ran after the signal had entered."""

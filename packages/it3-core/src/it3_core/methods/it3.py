@@ -92,8 +92,10 @@ class IT3:
 
     def __call__(self, x: Any) -> Adaptation:
         x, size = prepared(x, self._fast)
-        if self.per_instance and size > 1:
-            return self._row_by_row(x, size)
+        idle = self.lr == 0 or self.steps == 0
+        if self.per_instance and size > 1 and not (idle and self.norm == "source"):
+            with torch.inference_mode(False):  # rows taken inside it could not be adapted to
+                return self._row_by_row(x, size)
         return self._adapt(x, None)
 
     def reset(self) -> None:
@@ -158,24 +160,26 @@ class IT3:
             return self.adapter.distance(y1, answer)
 
     def _row_by_row(self, x: Any, size: int) -> Adaptation:
-        parameters = self._fast.module.parameters()
-        numbers = sum(parameter.numel() for parameter in parameters) or 1
-        most = max(1, min(_MOST_ROWS, _MOST_NUMBERS // numbers))
-        if not self._loops and not is_graph(x):
-            try:
-                chunks = [(start, min(start + most, size)) for start in range(0, size, most)]
-                return _joined([self._adapt(take(x, slice(*c)), c[1] - c[0]) for c in chunks])
-            except IT3Error:
-                raise
-            except (RuntimeError, ValueError, NotImplementedError) as problem:
-                warnings.warn(
-                    f"this network can't be mapped over rows, so they adapt one by one, which is "
-                    f"slower ({str(problem).splitlines()[0]})",
-                    IT3Warning,
-                    stacklevel=3,
-                )
-                self._loops = True
-        return _joined([self._adapt(take(x, [row]), None) for row in range(size)])
+        if self._loops or is_graph(x):
+            return _joined([self._adapt(take(x, [row]), None) for row in range(size)])
+        numbers = sum(parameter.numel() for parameter in self._fast.module.parameters())
+        most = max(1, min(_MOST_ROWS, _MOST_NUMBERS // max(1, numbers)))
+        starts = range(0, size, most)
+        try:
+            return _joined([self._adapt(take(x, slice(s, s + most)), min(most, size - s))
+                            for s in starts])  # fmt: skip
+        except IT3Error:
+            raise
+        except (RuntimeError, ValueError, NotImplementedError) as problem:
+            self._loops = True
+            answer = self._row_by_row(x, size)  # raises again where the fault is not vmap's
+            warnings.warn(
+                f"this network can't be mapped over rows, so they adapt one by one, which is "
+                f"slower ({str(problem).splitlines()[0]})",
+                IT3Warning,
+                stacklevel=3,
+            )
+            return answer
 
 
 def _joined(parts: list[Adaptation]) -> Adaptation:

@@ -1,0 +1,145 @@
+"""Trust: an idempotence error turned into "more unusual than p % of the training data"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from it3_core.adapters import Adapter
+from it3_core.errors import IT3Error
+from it3_core.methods import Source
+
+__all__ = ["Trust"]
+
+_GRID = 1000  # quantiles that are kept: percentiles to a tenth
+
+
+class Trust:
+    """What idempotence errors are usual, learnt from data that the network should know.
+
+    Fit it on held-out training data: on the rows that the network was fitted to, errors are
+    smaller than they will ever be again.
+
+    Args:
+        quantiles: the usual errors at evenly spaced probabilities from 0 to 1, ascending.
+        false_alarms: share of usual inputs that `flag` may call unusual.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import Trust
+        >>> trust = Trust.from_errors(torch.linspace(0, 1, 101), false_alarms=0.05)
+        >>> trust.percentile(torch.tensor([0.5, 2.0]))
+        tensor([ 50., 100.])
+        >>> trust.flag(torch.tensor([0.5, 2.0]))
+        tensor([False,  True])
+    """
+
+    def __init__(self, quantiles: Iterable[float], false_alarms: float = 0.05) -> None:
+        if not 0 < false_alarms < 1:
+            raise IT3Error(f"false_alarms is a share between 0 and 1, not {false_alarms}")
+        self.quantiles = torch.tensor(list(quantiles), dtype=torch.float64)
+        if len(self.quantiles) < 2 or not bool(torch.isfinite(self.quantiles).all()):
+            raise IT3Error("trust needs at least two finite errors to know what is usual")
+        self.false_alarms = false_alarms
+
+    @classmethod
+    def from_errors(cls, errors: Tensor, false_alarms: float = 0.05) -> Trust:
+        """Trust from idempotence errors of data that the network should know.
+
+        Example:
+            >>> import torch
+            >>> from it3_core import Trust
+            >>> Trust.from_errors(torch.tensor([0.1, 0.2, 0.3]), false_alarms=0.1)
+            Trust(usual up to 0.28, false_alarms=0.1)
+        """
+        known = errors.detach().double().flatten().cpu()
+        if len(known) < 2 or not bool(torch.isfinite(known).all()):
+            raise IT3Error("trust needs at least two finite errors to know what is usual")
+        size = min(_GRID + 1, len(known))
+        # quantile() refuses large inputs: sort, and interpolate as it would.
+        ordered = known.sort().values
+        place = torch.linspace(0, len(known) - 1, size, dtype=torch.float64)
+        low = place.floor().long()
+        high = (low + 1).clamp_max(len(known) - 1)
+        grid = torch.lerp(ordered[low], ordered[high], place - low)
+        return cls(grid.tolist(), false_alarms)
+
+    @classmethod
+    def fit(
+        cls, model: nn.Module, adapter: Adapter, batches: Iterable[Any], false_alarms: float = 0.05
+    ) -> Trust:
+        """Trust from batches of held-out training inputs.
+
+        Example:
+            >>> import torch
+            >>> from it3_core import Regression, Trust, widen
+            >>> adapter = Regression()
+            >>> model = widen(torch.nn.Linear(3, 1), adapter)
+            >>> _ = torch.nn.init.normal_(model.model.weight)  # stands in for training
+            >>> trust = Trust.fit(model, adapter, torch.randn(100, 3).split(32))
+        """
+        source = Source(model, adapter)
+        errors = [source(batch).error_before for batch in batches]
+        if not errors:
+            raise IT3Error("trust needs at least one batch of training inputs")
+        return cls.from_errors(torch.cat(errors), false_alarms)
+
+    def percentile(self, errors: Tensor) -> Tensor:
+        """Per error, what share of the usual ones is smaller, in percent; NaN for NaN.
+
+        Example:
+            >>> import torch
+            >>> from it3_core import Trust
+            >>> p = Trust([0.0, 1.0]).percentile(torch.tensor([0.987]))
+            >>> f"more unusual than {p.item():.1f} % of the training data"
+            'more unusual than 98.7 % of the training data'
+        """
+        asked = errors.detach().double().cpu()
+        grid = self.quantiles
+        upper = torch.searchsorted(grid, asked, right=True).clamp(1, len(grid) - 1)
+        below, above = grid[upper - 1], grid[upper]
+        inside = ((asked - below) / (above - below).clamp_min(1e-300)).clamp(0, 1)
+        percent = (upper - 1 + inside) / (len(grid) - 1) * 100
+        return torch.where(asked.isnan(), asked, percent).to(errors)
+
+    @property
+    def threshold(self) -> float:
+        """The error above which an input is flagged."""
+        place = (1 - self.false_alarms) * (len(self.quantiles) - 1)
+        low = min(int(place), len(self.quantiles) - 2)
+        return float(torch.lerp(self.quantiles[low], self.quantiles[low + 1], place - low))
+
+    def flag(self, errors: Tensor) -> Tensor:
+        """Per error, whether the input is unusual; a NaN always is.
+
+        Example:
+            >>> import torch
+            >>> from it3_core import Trust
+            >>> Trust([0.0, 1.0], false_alarms=0.1).flag(torch.tensor([0.8, 0.95]))
+            tensor([False,  True])
+        """
+        return ~(errors.detach() <= self.threshold)
+
+    def describe(self) -> dict[str, Any]:
+        """This trust as JSON, from which `from_description` makes it again."""
+        return {"quantiles": self.quantiles.tolist(), "false_alarms": self.false_alarms}
+
+    @classmethod
+    def from_description(cls, description: dict[str, Any]) -> Trust:
+        """The trust that `describe()` described.
+
+        Example:
+            >>> from it3_core import Trust
+            >>> Trust.from_description(Trust([0.0, 1.0]).describe())
+            Trust(usual up to 0.95, false_alarms=0.05)
+        """
+        try:
+            return cls(description["quantiles"], description["false_alarms"])
+        except (KeyError, TypeError) as problem:
+            raise IT3Error(f"this is no description of a trust: {problem}") from problem
+
+    def __repr__(self) -> str:
+        return f"Trust(usual up to {self.threshold:.3g}, false_alarms={self.false_alarms})"
