@@ -19,6 +19,7 @@ from it3_core.methods import (
     Source,
 )
 from it3_core.sensitivity import sensitivity
+from it3_core.trust import Trust
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ __all__ = [
     "OnlineIT3",
     "Regression",
     "Source",
+    "Trust",
     "__version__",
     "adapter_from",
     "condition",

@@ -1,0 +1,161 @@
+"""The workspace's sessions. `nox -l` lists them; `python3 tools/bootstrap.py SESSION` runs one.
+
+Every environment is made under tools/constraints.txt and kept for the next run. It is made anew
+when something that decides its content has changed: see `install`.
+"""
+
+import hashlib
+import re
+import shutil
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = ROOT / "tools" / "constraints.txt"
+PACKAGES = ("core", "tabular", "vision", "aero")
+
+# Isolated builds take their hatchling from the constraints too: pip reads the second name there,
+# `python -m build` and older pips the first. A URI, because pip splits these values at spaces.
+PIP = {"PIP_CONSTRAINT": CONSTRAINTS.as_uri(), "PIP_BUILD_CONSTRAINT": CONSTRAINTS.as_uri()}
+
+nox.options.sessions = ["tests", "lint", "types"]
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_external_run = True
+
+
+def folder(package: str) -> Path:
+    """A package's folder, relative to the workspace."""
+    return Path("packages", f"it3-{package}")
+
+
+def source(package: str) -> Path:
+    """The folder of a package's import package."""
+    return folder(package) / "src" / f"it3_{package}"
+
+
+def install(session: nox.Session, *requirements: str, packages: Sequence[str] = ()) -> None:
+    """Install requirements, and packages of the workspace, unless that was done before.
+
+    The packages are installed as editable: a change in the source is seen at once, tracebacks and
+    doctests name the source file, and a second run installs nothing. What an editable install can't
+    see, a file missing from the wheel, is the `build` session's to find. A stamp in the environment
+    says what it was made from; when that differs, or an install broke off, it starts from nothing,
+    so that a dependency which is no longer declared is no longer there either.
+    """
+    arguments = list(requirements)
+    made_from = [str(ROOT), CONSTRAINTS.read_text(encoding="utf-8")]
+    for package in packages:
+        arguments += ["-e", str(folder(package))]
+        name = package.partition("[")[0]
+        text = (source(name) / "__init__.py").read_text(encoding="utf-8")
+        made_from += re.findall(r"^__version__ = .*$", text, flags=re.MULTILINE)
+        made_from += [(folder(name) / "pyproject.toml").read_text(encoding="utf-8")]
+    wanted = hashlib.sha256(repr((made_from, arguments)).encode()).hexdigest()
+
+    stamp = Path(session.virtualenv.location) / "made-from"
+    if stamp.exists():
+        if stamp.read_text(encoding="utf-8") == wanted:
+            return
+        shutil.rmtree(session.virtualenv.location)
+        session.virtualenv.create()
+    stamp.write_text("unfinished", encoding="utf-8")
+    session.install("-c", str(CONSTRAINTS), *arguments, env=PIP)
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def tests(session: nox.Session, package: str) -> None:
+    """Run a package's tests and docstring examples, with only its own dependencies there."""
+    packages = ["core[plots]"] if package == "core" else ["core", package]
+    install(session, "pytest", "hypothesis", packages=packages)
+    named = any(argument.startswith("packages/") for argument in session.posargs)
+    paths = [] if named else [str(folder(package) / "tests"), str(folder(package) / "src")]
+    session.run("pytest", "--config-file=pyproject.toml", *paths, *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting with ruff."""
+    install(session, "ruff")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of all four packages and of the tools with mypy --strict."""
+    install(session, "mypy", "nox", packages=["core[plots]", *PACKAGES[1:]])
+    sources = [str(source(package)) for package in PACKAGES]
+    session.run("mypy", "--strict", *sources, "tools", "noxfile.py")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build wheels and sdists into dist/, and try each wheel in a clean environment."""
+    install(session, "build", "twine", "virtualenv")
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for package in PACKAGES:
+        session.run(
+            *("python", "-m", "build", "--outdir", str(dist), str(folder(package))),
+            env=PIP,
+            silent=True,
+        )
+    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
+    wheels = {package: next(dist.glob(f"it3_{package}-*.whl")) for package in PACKAGES}
+    for package, wheel in wheels.items():
+        check_content(session, package, wheel)
+        try_wheel(session, package, sorted({wheels["core"], wheel}))
+
+
+def check_content(session: nox.Session, package: str, wheel: Path) -> None:
+    """Fail unless a wheel holds every file of the source, py.typed among them, and the licence."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        licences = [archive.read(name) for name in names if name.endswith("licenses/LICENSE")]
+    top = source(package)
+    wanted = {
+        f"it3_{package}/{path.relative_to(top).as_posix()}"
+        for path in top.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    if missing := sorted((wanted | {f"it3_{package}/py.typed"}) - set(names)):
+        session.error(f"{wheel.name} lacks {', '.join(missing)}")
+    if licences != [(ROOT / "LICENSE").read_bytes()]:
+        session.error(f"{wheel.name} does not hold the workspace's LICENSE")
+
+
+def try_wheel(session: nox.Session, package: str, wheels: list[Path]) -> None:
+    """Install wheels into a new environment, import the package and call its command."""
+    place = Path(session.create_tmp(), package)
+    session.run("virtualenv", "--quiet", "--clear", str(place))
+    python = str(place / "bin" / "python")
+    command = str(place / "bin" / f"it3-{package}")
+    pip = (python, "-m", "pip")
+    # Not compiled: each environment is used three times and thrown away.
+    options = ("--no-compile", "-c", str(CONSTRAINTS))
+    session.run(*pip, "install", *options, *map(str, wheels), external=True, silent=True)
+    session.run(*pip, "check", external=True)
+    session.run(python, "-c", f"import it3_{package}", external=True)
+    session.run(command, "--help", external=True)
+    session.run(command, "--version", external=True)
+    shutil.rmtree(place)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Show IT3 at work on a toy problem; arguments after -- go to `it3-core demo`."""
+    install(session, packages=["core"])
+    session.run("it3-core", "demo", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Compare speed with torch-ttt; arguments after -- go to tools/bench/core.py."""
+    install(session, "torch-ttt==0.0.2", "numpy", packages=["core"])
+    session.run("python", "tools/bench/core.py", *session.posargs)

@@ -1,0 +1,257 @@
+"""Numbers worked out by hand, or by an independent formula."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from it3_core import (
+    ActMAD,
+    Activations,
+    AnswerStep,
+    Classification,
+    DenseMap,
+    Regression,
+    Source,
+    Trust,
+    adapter_from,
+    condition,
+    idempotence_loss,
+    sensitivity,
+    zigzag_loss,
+)
+from it3_core.distances import js_divergence, kl_divergence, l2_distance
+from torch import Tensor, nn
+
+
+class Fixed(nn.Module):
+    """f(x, s) = x + a·value·indicator + b·indicator: every answer can be worked out by hand."""
+
+    def __init__(self, a: float, b: float = 0.0) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.tensor(a))
+        self.b = nn.Parameter(torch.tensor(b))
+
+    def forward(self, x: Tensor, signal: Tensor) -> Tensor:
+        value, indicator = signal[:, :1], signal[:, -1:]
+        return x + (self.a * value + self.b) * indicator
+
+
+def test_regression_signal() -> None:
+    adapter = Regression(mean=[10.0, 0.0], std=[5.0, 2.0])
+    x = torch.zeros(1, 7)
+    assert adapter.channels == 3
+    assert adapter.neutral(x).tolist() == [[0.0, 0.0, 0.0]]
+    assert adapter.encode(torch.tensor([[20.0, -4.0]])).tolist() == [[2.0, -2.0, 1.0]]
+
+
+def test_regression_distances_and_errors() -> None:
+    first, second = torch.tensor([[10.0, 0.0]]), torch.tensor([[25.0, 8.0]])  # gaps 3 and 4 std
+    expected = {"absolute": 3.5, "euclidean": math.sqrt(12.5), "squared": 12.5}
+    for name, value in expected.items():
+        adapter = Regression([10.0, 0.0], [5.0, 2.0], name)  # type: ignore[arg-type]
+        assert adapter.distance(first, second).item() == pytest.approx(value)
+    assert adapter.error(first, second).item() == pytest.approx((15 + 8) / 2)
+    assert adapter.loss(first, second).item() == pytest.approx(12.5)
+
+
+def test_a_column_and_a_vector_of_labels_are_the_same() -> None:
+    """(batch, 1) outputs minus (batch,) labels must not broadcast to a square."""
+    adapter, column = Regression(), torch.tensor([[1.0], [2.0], [3.0]])
+    label = torch.tensor([1.0, 2.0, 5.0])
+    assert adapter.error(column, label).tolist() == [0.0, 0.0, 2.0]
+    assert adapter.loss(column, label).tolist() == [0.0, 0.0, 4.0]
+    assert torch.equal(adapter.encode(column), adapter.encode(column.flatten()))
+
+
+def test_probability_distances_have_their_textbook_values() -> None:
+    p, q = torch.tensor([[0.25, 0.75]]).log(), torch.tensor([[0.5, 0.5]]).log()
+    kl = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)
+    middle = [0.375, 0.625]
+    js = (
+        0.25 * math.log(0.25 / middle[0]) + 0.75 * math.log(0.75 / middle[1])
+        + 0.5 * math.log(0.5 / middle[0]) + 0.5 * math.log(0.5 / middle[1])
+    ) / 2  # fmt: skip
+    assert kl_divergence(p, q).item() == pytest.approx(kl)
+    assert js_divergence(p, q).item() == pytest.approx(js)
+    assert js_divergence(q, p).item() == pytest.approx(js)
+    assert l2_distance(p, q).item() == pytest.approx(math.sqrt(2) / 4)
+    for name, value in {"kl": kl, "js": js, "l2": math.sqrt(2) / 4}.items():
+        assert Classification(2, name).distance(p, q).item() == pytest.approx(value)  # type: ignore[arg-type]
+
+
+def test_distances_stay_finite_for_certain_answers() -> None:
+    certain = torch.tensor([[200.0, -200.0]], requires_grad=True)
+    for name in ("js", "kl", "l2"):
+        distance = Classification(2, name).distance(certain, -certain.detach())  # type: ignore[arg-type]
+        (gradient,) = torch.autograd.grad(distance.sum(), certain)
+        assert torch.isfinite(distance).all() and torch.isfinite(gradient).all()
+        at_zero = Classification(2, name).distance(certain, certain.detach())  # type: ignore[arg-type]
+        (gradient,) = torch.autograd.grad(at_zero.sum(), certain)
+        assert at_zero.item() == 0 and torch.isfinite(gradient).all()
+
+
+def test_dense_maps() -> None:
+    adapter = DenseMap()
+    logits = torch.tensor([[[[0.0, 100.0], [-100.0, 100.0]]]])
+    label = torch.tensor([[[1, 1], [1, -1]]])  # unsure, right, wrong, unknown
+    assert adapter.error(logits, label).item() == pytest.approx(2 / 3)  # a tie is not road
+    assert adapter.loss(logits, label).item() == pytest.approx((math.log(2) + 0 + 100) / 3)
+    signal = adapter.encode(label)
+    assert signal[0, 0].tolist() == [[1.0, 1.0], [1.0, 0.5]]
+    assert signal[0, 1].tolist() == [[1.0, 1.0], [1.0, 0.0]]
+    assert adapter.encode(logits)[0, 0, 0, 0].item() == 0.5
+    many = DenseMap(3)
+    assert many.encode(torch.tensor([[[2, -1]]]))[0, :, 0].T.tolist() == [
+        [0.0, 0.0, 1.0, 1.0],
+        [pytest.approx(1 / 3)] * 3 + [0.0],
+    ]
+    assert many.loss(torch.zeros(1, 3, 1, 2), torch.tensor([[[2, -1]]])).item() == pytest.approx(
+        math.log(3)
+    )
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        Regression([1.0, 2.0], [3.0, 4.0], "squared"),
+        Classification(7, "kl"),
+        DenseMap(4, "l2"),
+    ],
+)
+def test_adapters_survive_json(adapter: Any) -> None:
+    assert repr(adapter_from(adapter.describe())) == repr(adapter)
+
+
+def test_zigzag_is_the_sum_of_both_passes() -> None:
+    adapter, x, y = Regression(), torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 2.0])
+    model = Fixed(a=0.5)
+    # neutral: 1, 2 → squared errors 1, 0; with the label 2 given: 2, 3 → 0, 1
+    assert zigzag_loss(model, adapter, x, y).item() == pytest.approx(0.5 + 0.5)
+    assert zigzag_loss(model, adapter, x, y, given=0.0).item() == pytest.approx(0.5)
+    assert zigzag_loss(model, adapter, x, y, given=1.0).item() == pytest.approx(0.5)
+    # own answers 1, 2 given: 1.5, 3 → 0.25, 1
+    own = zigzag_loss(model, adapter, x, y, second="own")
+    assert own.item() == pytest.approx(0.5 + 0.625)
+    assert zigzag_loss(model, adapter, x, y, second="own", given=1.0).item() == pytest.approx(0.625)
+
+
+def test_zigzag_with_own_answers_has_no_gradient_through_them() -> None:
+    adapter, x, y = Regression(), torch.tensor([[1.0]]), torch.tensor([2.0])
+    model = Fixed(a=0.5)
+    x.requires_grad_()
+    zigzag_loss(model, adapter, x, y, second="own", given=1.0).backward()
+    # f(x, own) = x + 0.5·own with own = 1 held fixed: d/dx (x + 0.5 − 2)² = 2·(1.5 − 2)·1
+    assert x.grad is not None and x.grad.item() == pytest.approx(-1.0)
+
+
+def test_zigzag_noise_is_noise_of_the_label() -> None:
+    torch.manual_seed(0)
+    adapter, x, y = Regression(), torch.zeros(4000, 1), torch.zeros(4000)
+    loss = zigzag_loss(Fixed(a=1.0), adapter, x, y, second="noisy", noise=0.3, given=1.0)
+    assert loss.item() == pytest.approx(0.09, rel=0.1)  # the variance of the noise
+    classes = Classification(10)
+    noisy = classes.perturb(classes.encode(torch.zeros(4000, dtype=torch.long)), 0.5)
+    assert noisy.sum(1).eq(2).all()  # still one class, and the indicator
+    assert noisy[:, 0].mean().item() == pytest.approx(0.5 + 0.5 / 10, abs=0.03)
+
+
+def test_zigzag_tells_each_instance_with_its_probability() -> None:
+    torch.manual_seed(0)
+    adapter, x, y = Regression(), torch.zeros(4000, 1), torch.zeros(4000)
+    loss = zigzag_loss(Fixed(a=0.0, b=1.0), adapter, x, y, given=0.25)  # the indicator alone
+    assert loss.item() == pytest.approx(0.25, abs=0.03)
+
+
+def test_idempotence_loss_and_its_power() -> None:
+    y1, y0 = torch.tensor([3.0, 1.0]), torch.zeros(2)
+    assert idempotence_loss(Regression(), y1, y0).item() == 2.0
+    assert idempotence_loss(Regression(), y1, y0, power=2).item() == 5.0
+
+
+def test_answer_step() -> None:
+    adapter, x = Regression(), torch.tensor([[2.0], [-4.0]])
+    model = Fixed(a=0.5)  # y0 = x, y1 = 1.5 x
+    for alpha, expected in {1.0: [3.0, -6.0], 0.5: [2.5, -5.0], -1.0: [1.0, -2.0]}.items():
+        answer = AnswerStep(model, adapter, alpha)(x)
+        assert answer.prediction.flatten().tolist() == expected
+        assert answer.error_before.tolist() == [1.0, 2.0]
+    assert AnswerStep(model, adapter, 1.0)(x).error_after.tolist() == [0.5, 1.0]
+
+
+def test_source_reads_its_error_when_asked() -> None:
+    answer = Source(Fixed(a=0.5), Regression(std=2.0))(torch.tensor([[2.0]]))
+    assert answer.error_before.item() == answer.error_after.item() == 0.25  # (2 + 0.5 − 2) / 2
+
+
+@pytest.mark.parametrize("a", [0.0, 0.4, 1.0])
+def test_sensitivity_is_the_derivative(a: float) -> None:
+    found = sensitivity(Fixed(a=a), Regression(mean=3.0, std=1.0), torch.randn(16, 1))
+    assert found == pytest.approx(a, abs=1e-6)
+
+
+def test_activations_stream_to_the_moments_of_all_rows() -> None:
+    torch.manual_seed(0)
+    adapter, net = Regression(), nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    model = condition(net, adapter, "0")
+    x = 100 + torch.randn(103, 3)
+    found = Activations.collect(model, adapter, x.split(10), ["model.0", "model.1"])
+    with torch.no_grad():
+        expected = net[0](x.double().float()).double()
+    assert found.rows == 103
+    torch.testing.assert_close(found.means[0].double(), expected.mean(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        found.variances[0].double(), expected.var(0, correction=0), rtol=1e-4, atol=1e-5
+    )
+    again = Activations.collect(model, adapter, x.flip(0).split(7), ["model.0", "model.1"])
+    torch.testing.assert_close(again.variances[1], found.variances[1])
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_actmad_equals_its_definition(size: int) -> None:
+    torch.manual_seed(0)
+    adapter = Regression()
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    model = condition(net, adapter, "0")
+    known = Activations.collect(
+        model, adapter, [torch.randn(50, 3, dtype=torch.float64)], ["model.0", "model.1"]
+    )
+    x = 2 + torch.randn(size, 3, dtype=torch.float64)
+    answer = ActMAD(model, adapter, known, lr=0.01, optimizer="SGD", steps=2)(x)
+    f = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    f.load_state_dict(net.state_dict())
+    step = torch.optim.SGD(f.parameters(), lr=0.01)
+    for _ in range(2):
+        loss = torch.zeros((), dtype=torch.float64)
+        for layer, mean, variance in zip((1, 2), known.means, known.variances, strict=True):
+            seen = f[:layer](x)
+            loss = loss + (seen.mean(0) - mean).abs().mean()
+            if size > 1:
+                loss = loss + (seen.var(0, correction=0) - variance).abs().mean()
+        step.zero_grad()
+        loss.backward()
+        step.step()
+    with torch.no_grad():
+        torch.testing.assert_close(answer.prediction, f(x), rtol=0, atol=1e-9)
+    assert torch.isfinite(answer.prediction).all()
+    assert not torch.allclose(answer.prediction, answer.initial)
+
+
+def test_trust_percentiles_and_flags() -> None:
+    torch.manual_seed(0)
+    usual = torch.rand(50_000)
+    trust = Trust.from_errors(usual, false_alarms=0.05)
+    asked = torch.tensor([0.0, 0.1, 0.5, 0.987, 1.0, 7.0])
+    torch.testing.assert_close(
+        trust.percentile(asked), torch.tensor([0.0, 10.0, 50.0, 98.7, 100.0, 100.0]),
+        rtol=0, atol=0.5,
+    )  # fmt: skip
+    assert trust.flag(torch.rand(20_000)).float().mean().item() == pytest.approx(0.05, abs=0.01)
+    assert trust.flag(torch.tensor([float("nan"), 0.2])).tolist() == [True, False]
+    assert math.isnan(trust.percentile(torch.tensor([float("nan")])).item())
+    again = Trust.from_description(trust.describe())
+    assert torch.equal(again.percentile(asked), trust.percentile(asked))
+    steps = Trust.from_errors(torch.tensor([1.0, 1.0, 1.0, 2.0]))  # ties
+    assert steps.percentile(torch.tensor([0.5, 1.5, 3.0])).tolist() == [0.0, pytest.approx(250 / 3), 100.0]
