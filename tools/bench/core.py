@@ -14,12 +14,22 @@ import time
 import types
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from it3_core import IT3, Adapter, AnswerStep, Classification, Regression, Source, condition
+from it3_core import (
+    IT3,
+    Adapter,
+    AnswerStep,
+    Classification,
+    Method,
+    Regression,
+    Source,
+    condition,
+)
 
 
 class Residual(nn.Module):
@@ -37,7 +47,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.norm1(self.conv1(x)).relu()
-        return (self.norm2(self.conv2(hidden)) + self.skip(x)).relu()
+        output: Tensor = (self.norm2(self.conv2(hidden)) + self.skip(x)).relu()
+        return output
 
 
 class SmallResNet(nn.Module):
@@ -61,7 +72,7 @@ def mlp() -> nn.Module:
     """The paper's tabular network on Boston Housing's 13 columns."""
     widths = [13, 30, 20, 10]
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], 1))
 
@@ -72,13 +83,13 @@ def torch_ttt_engine(net: nn.Module, layer: str) -> Callable[[Tensor], Any] | No
     for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.functional"):
         sys.modules.setdefault(name, types.ModuleType(name))
     try:
-        from torch_ttt.engine.it3_engine import IT3Engine  # noqa: PLC0415
+        from torch_ttt.engine.it3_engine import IT3Engine
     except ImportError as problem:
         print(f"torch-ttt is not here ({problem}); its column is empty", file=sys.stderr)
         return None
     engine = IT3Engine(net, layer, optimization_parameters={"lr": 1e-4, "num_steps": 1})
-    engine.eval()
-    return lambda x: engine(x)
+    run: Callable[[Tensor], Any] = engine.eval()
+    return run
 
 
 def cpu_seconds(runs: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
@@ -122,15 +133,15 @@ def compare(title: str, net: nn.Module, adapter: Adapter, layer: str, x: Tensor,
             return output
 
     runs["forward"] = forward
-    for name, built in {
+    methods: dict[str, Method] = {
         "Source": Source(model, adapter),
         "second pass": AnswerStep(model, adapter),
         "IT3, paper's mode": method(anchor_gradient=True),
         "IT3, anchor detached": method(),
         "IT3, cheap mode": method(parameters="above"),
         "IT3, cheap mode, SGD": method(parameters="above", optimizer="SGD"),
-    }.items():
-        runs[name] = partial(built, x)
+    }
+    runs |= {name: partial(built, x) for name, built in methods.items()}
     peer = torch_ttt_engine(net, layer)
     if peer is not None:
         runs["torch-ttt 0.0.2"] = partial(peer, x)

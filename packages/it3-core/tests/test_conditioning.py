@@ -149,9 +149,7 @@ def test_widening_keeps_the_weights_and_any_chosen_layer() -> None:
     late = widen(net, adapter, "5")
     assert late.model[5].in_features == 6 + adapter.channels  # type: ignore[index]
     nn.init.normal_(late.model[5].weight)  # type: ignore[index]
-    assert not torch.allclose(
-        late.eval()(x, adapter.neutral(x)), late(x, adapter.encode(net(x)))
-    )
+    assert not torch.allclose(late.eval()(x, adapter.neutral(x)), late(x, adapter.encode(net(x))))
 
 
 def test_a_layer_in_pretrained_precision_and_device() -> None:
@@ -169,7 +167,12 @@ def test_an_embedding_of_the_user_s_own() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("layr3", "'layer3'"), ("layer3.conv", "'layer3.0'"), ("conv", "'stem.conv'"), ("zzz", "it has")],
+    [
+        ("layr3", "'layer3'"),
+        ("layer3.conv", "'layer3.0'"),
+        ("conv", "'stem.conv'"),
+        ("zzz", "it has"),
+    ],
 )
 def test_unknown_layers_get_near_matches(name: str, hint: str) -> None:
     net = nn.ModuleDict(

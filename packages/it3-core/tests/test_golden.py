@@ -254,4 +254,8 @@ def test_trust_percentiles_and_flags() -> None:
     again = Trust.from_description(trust.describe())
     assert torch.equal(again.percentile(asked), trust.percentile(asked))
     steps = Trust.from_errors(torch.tensor([1.0, 1.0, 1.0, 2.0]))  # ties
-    assert steps.percentile(torch.tensor([0.5, 1.5, 3.0])).tolist() == [0.0, pytest.approx(250 / 3), 100.0]
+    assert steps.percentile(torch.tensor([0.5, 1.5, 3.0])).tolist() == [
+        0.0,
+        pytest.approx(250 / 3),
+        100.0,
+    ]

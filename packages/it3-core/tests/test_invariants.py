@@ -193,14 +193,14 @@ def test_batch_statistics_equal_a_naive_reference(build: Build, anchor_gradient:
     expected = naive_it3(case.model, case.adapter, case.x, batch_statistics=True, **how)
     method = IT3(case.model, case.adapter, norm="batch", trust_region=False, **how)
     torch.testing.assert_close(method(case.x).prediction, expected, rtol=0, atol=1e-6)
-    assert not torch.allclose(method(case.x).initial, Source(case.model, case.adapter)(case.x).initial)
+    assert not torch.allclose(
+        method(case.x).initial, Source(case.model, case.adapter)(case.x).initial
+    )
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "graph", "map"])
 @pytest.mark.parametrize("anchor_gradient", [False, True])
-def test_sharing_the_trunk_changes_nothing(
-    build: Build, name: str, anchor_gradient: bool
-) -> None:
+def test_sharing_the_trunk_changes_nothing(build: Build, name: str, anchor_gradient: bool) -> None:
     """The cheap mode equals the naive loop over the same parameters, on several batches."""
     case = build(name)
     below = {"mlp": ["0", "2"], "cnn": ["stem", "norm", "middle.0"], "graph": ["enter", "first"],

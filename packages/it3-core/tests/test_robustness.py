@@ -137,7 +137,9 @@ def test_batch_statistics_of_one_value_are_refused(norm: Any) -> None:
 
 def test_blends_go_from_source_to_batch(build: Build) -> None:
     case = build("cnn")
-    ends = [Source(case.model, case.adapter, norm=n)(case.x).prediction for n in ("source", "batch")]
+    ends = [
+        Source(case.model, case.adapter, norm=n)(case.x).prediction for n in ("source", "batch")
+    ]
     found = [Source(case.model, case.adapter, norm=n)(case.x).prediction for n in (0.0, 1.0, 0.5)]
     torch.testing.assert_close(found[0], ends[0])
     torch.testing.assert_close(found[1], ends[1])

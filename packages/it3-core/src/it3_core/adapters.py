@@ -12,7 +12,7 @@ With the indicator no answer can be mistaken for the neutral signal, whatever it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 import torch.nn.functional as nnf
@@ -95,8 +95,8 @@ class Regression:
 
     def __init__(
         self,
-        mean: float | Sequence[float] = 0.0,
-        std: float | Sequence[float] = 1.0,
+        mean: float | Sequence[float] | Tensor = 0.0,
+        std: float | Sequence[float] | Tensor = 1.0,
         distance: RegressionDistance = "absolute",
     ) -> None:
         self.mean = _floats(mean)
@@ -194,7 +194,9 @@ class Regression:
             return gap.abs().squeeze(1) if gap.shape[1] == 1 else gap.abs().mean(1)
         if self.distance_name == "squared":
             return gap.square().mean(1)
-        return cast(Tensor, torch.linalg.vector_norm(gap, dim=1)) / gap.shape[1] ** 0.5
+        # Unlike a root of squares, the norm has a gradient (zero) where two answers agree.
+        norm: Tensor = torch.linalg.vector_norm(gap, dim=1)
+        return norm / gap.shape[1] ** 0.5
 
     def _standardise(self, answer: Tensor) -> Tensor:
         values = _rows(answer)
@@ -474,9 +476,9 @@ def _mean_known(values: Tensor, label: Tensor) -> Tensor:
     return total / known.sum(1).clamp_min(1)
 
 
-def _floats(values: float | Sequence[float]) -> tuple[float, ...]:
+def _floats(values: float | Sequence[float] | Tensor) -> tuple[float, ...]:
     if isinstance(values, Tensor):
-        values = values.flatten().tolist()
+        return tuple(values.double().flatten().tolist())
     if isinstance(values, int | float):
         return (float(values),)
     return tuple(float(value) for value in values)

@@ -183,11 +183,11 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
         ...
         it3_core.errors.IT3Error: the network has no layer 'encodr'; did you mean 'encoder'?
     """
-    layers = dict(model.named_modules())
+    layers: dict[str, nn.Module] = dict(model.named_modules())
     if name in layers:
         return layers[name]
     known = [layer for layer in layers if layer]
-    # "layer9" should find "layer3.0" too: compare with the last part of each name as well.
+    # "conv" should find "stem.conv" too.
     near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
     near += [layer for layer in known if layer.rpartition(".")[2] == name and layer not in near]
     if near:

@@ -157,13 +157,13 @@ def make_optimizer(
             f"torch.optim has no optimiser {optimizer!r}: name one such as 'Adam' or 'SGD', or "
             f"give a factory called as factory(parameters, lr=…)"
         )
-    made: torch.optim.Optimizer = factory(list(parameters), lr=lr)
-    return made
+    known: Callable[..., torch.optim.Optimizer] = factory
+    return known(list(parameters), lr=lr)
 
 
 def _cut(vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
     with torch.no_grad():
-        return vector.split([value.numel() for value in like])
+        return torch.split(vector, [value.numel() for value in like])
 
 
 def _sgd(weights: Tensor, gradient: Tensor, lr: float, memory: dict[str, Tensor]) -> None:

@@ -48,4 +48,5 @@ def l2_distance(log_p: Tensor, log_q: Tensor) -> Tensor:
         >>> round(l2_distance(p, q).item(), 4)  # square root of 2
         1.4142
     """
-    return torch.linalg.vector_norm(log_p.exp() - log_q.exp(), dim=1)
+    distance: Tensor = torch.linalg.vector_norm(log_p.exp() - log_q.exp(), dim=1)
+    return distance

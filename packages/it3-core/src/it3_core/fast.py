@@ -29,6 +29,8 @@ __all__ = ["FastModel", "Parameters", "Session"]
 Parameters = str | Sequence[str] | Callable[[str, Tensor], bool] | None
 """Which parameters adapt: None (all), name patterns, a predicate, or "above" the injection."""
 
+_Place = dict[str, Any]  # a module's dictionary of parameters or of buffers
+
 
 class FastModel:
     """A module to run with weights other than its own. The module itself is only read.
@@ -67,11 +69,11 @@ class FastModel:
         self._idle: list[_Shell] = []  # pop and append are atomic: threads never share a shell
         # Where each tensor lives in the user's module. Its value is read anew at every call, so
         # that training on, loading weights or moving to another device in between all work.
-        self._homes: dict[str, tuple[dict[str, Tensor | None], str]] = {}
+        self._homes: dict[str, tuple[_Place, str]] = {}
         for name, tensor in _named_tensors(module, unique=True):
             owner, _, leaf = name.rpartition(".")
             home = module.get_submodule(owner)
-            place = home._parameters if isinstance(tensor, nn.Parameter) else home._buffers
+            place: _Place = home._parameters if isinstance(tensor, nn.Parameter) else home._buffers
             self._homes[name] = (place, leaf)
         self._selected: tuple[str, ...] | None = None
         if parameters != "above":
@@ -235,11 +237,11 @@ class _Shell:
         use_batch_statistics(self._module, share)
         # Every place a weight goes, and that weight's name: tied weights have several places.
         names = {id(tensor): name for name, tensor in _named_tensors(module, unique=True)}
-        self._slots: list[tuple[dict[str, Tensor | None], str, str]] = []
+        self._slots: list[tuple[_Place, str, str]] = []
         for place, tensor in _named_tensors(module, unique=False):
             owner, _, leaf = place.rpartition(".")
             home = self._module.get_submodule(owner)
-            values = home._parameters if leaf in home._parameters else home._buffers
+            values: _Place = home._parameters if leaf in home._parameters else home._buffers
             if values.get(leaf) is not None:
                 self._slots.append((values, leaf, names[id(tensor)]))
         self._trunk: Trunk | None = None
@@ -323,9 +325,7 @@ def _select(module: nn.Module, wanted: Parameters) -> tuple[str, ...]:
             if not fnmatch.filter(named, pattern):
                 near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.3) or list(named)[:3]
                 raise IT3Error(f"no parameter is called {pattern!r}; there are {', '.join(near)} …")
-        chosen = [
-            name for name in named if any(fnmatch.fnmatchcase(name, pat) for pat in patterns)
-        ]
+        chosen = [name for name in named if any(fnmatch.fnmatchcase(name, pat) for pat in patterns)]
     if not chosen:
         raise IT3Error("no parameter of the network is chosen to adapt")
     return tuple(name for name in chosen if named[name].is_floating_point())

@@ -32,6 +32,7 @@ Series = tuple[str, int | None]
 """A method and a batch size: what gets a colour of its own."""
 
 _REFERENCE = "#8fd0b8"
+_GREEN = "#4fae90"  # the same, darker, for lines
 _PURPLES = ("#2a0845", "#8a2b9c", "#c0a3dc")
 _BLUE = "#2b90e6"
 _VERMILION = "#d0590a"
@@ -50,8 +51,8 @@ def box_by_level(
 ) -> Figure:
     """Box plots of the error by level, one for each method and batch size, as in the paper.
 
-    A box holds the middle half, with the median as a line and the mean as a diamond; whiskers
-    reach from the 5th to the 95th percentile.
+    A box holds the middle half, with the median as a line and the mean as a diamond. Whiskers
+    reach from the 5th to the 95th percentile of instances, or to the first and the last seed.
 
     Args:
         records: of `evaluate`, with the numbers of each instance.
@@ -91,7 +92,7 @@ def box_by_level(
             [from_cells[levels[place], series] for place in places],
             positions=[place + offset for place in places],
             widths=0.72 / len(colours),
-            whis=(5, 95),
+            whis=(0, 100) if each == "seed" else (5, 95),
             showfliers=False,
             showmeans=True,
             patch_artist=True,
@@ -100,7 +101,7 @@ def box_by_level(
             medianprops={"color": _contrast(colour), "linewidth": 1.5},
             meanprops={
                 "marker": "D",
-                "markersize": 4,
+                "markersize": 3.5,
                 "markerfacecolor": "#ffffff",
                 "markeredgecolor": _INK,
                 "markeredgewidth": 0.7,
@@ -109,7 +110,7 @@ def box_by_level(
             capprops=line,
         )
     axes.set_ylabel(error)
-    _name_levels(axes, levels)
+    _name_levels(figure, axes, levels)
     _legend(figure, colours)
     return _saved(figure, path)
 
@@ -121,7 +122,7 @@ def difference_by_level(
     title: str | None = None,
     path: str | Path | None = None,
 ) -> Figure:
-    """Paired differences against the reference by level, with their intervals; below zero is better.
+    """Paired differences against the reference by level, with intervals; below zero is better.
 
     Args:
         rows: of `summarise`.
@@ -165,7 +166,7 @@ def difference_by_level(
         )
     axes.set_ylabel(f"{error} minus {kept[0]['reference']}")
     axes.margins(y=0.08)
-    _name_levels(axes, levels)
+    _name_levels(figure, axes, levels)
     share = f"{100 * kept[0]['confidence']:g} %"
     axes.set_xlabel(f"below zero is better; bars are {share} intervals", fontsize=9)
     _legend(figure)
@@ -200,7 +201,7 @@ def error_histograms(
     """
     named = {"shifted, before": (before, _VERMILION), "shifted, after": (after, _PURPLES[1])}
     if in_distribution is not None:
-        named = {"in distribution": (in_distribution, _REFERENCE), **named}
+        named = {"in distribution": (in_distribution, _GREEN), **named}
     parts = {name: (_finite(values, name), colour) for name, (values, colour) in named.items()}
     edges, scale = _bins([values for values, _ in parts.values()])
     figure, axes = _figure(6.4, title)
@@ -209,8 +210,16 @@ def error_histograms(
         # What lies outside the axis counts in the bin at its end: nothing is left out.
         inside = values.clamp(edges[0], edges[-1]).tolist()
         weights = [100 / len(inside)] * len(inside)
-        axes.hist(inside, bins=edges, weights=weights, color=colour, alpha=0.3, label=name)
-        axes.hist(inside, bins=edges, weights=weights, color=colour, histtype="step", linewidth=1.4)
+        axes.hist(
+            inside,
+            bins=edges,
+            weights=weights,
+            histtype="stepfilled",
+            facecolor=(colour, 0.3),
+            edgecolor=colour,
+            linewidth=1.4,
+            label=name,
+        )
         middle = float(values.median())
         axes.axvline(middle, color=colour, linestyle=(0, (4, 2)), linewidth=1.8)
     axes.set_xlabel(error)
@@ -374,9 +383,9 @@ def _beside(colours: Mapping[Series, str]) -> list[tuple[float, tuple[Series, st
     return [((index - middle) * step, item) for index, item in enumerate(colours.items())]
 
 
-def _name_levels(axes: Axes, levels: Sequence[str]) -> None:
+def _name_levels(figure: Figure, axes: Axes, levels: Sequence[str]) -> None:
     # About twelve letters fit on an inch; where they don't, the names are turned.
-    room = int(axes.figure.get_figwidth() * 10.5 / len(levels))
+    room = int(figure.get_figwidth() * 10.5 / len(levels))
     texts = [textwrap.fill(level, max(room, 8), break_long_words=False) for level in levels]
     axes.set_xticks(range(len(levels)), texts)
     if max(len(line) for text in texts for line in text.splitlines()) > room:
@@ -397,7 +406,8 @@ def _legend(figure: Figure, colours: Mapping[Series, str] | None = None) -> None
         labels = [_label(series) for series in colours]
         handles = [Patch(facecolor=c, edgecolor=_INK, linewidth=0.8) for c in colours.values()]
     longest = max(len(label) for label in labels)
-    columns = max(1, min(len(labels), int(figure.get_figwidth() / (0.55 + 0.075 * longest))))
+    most = max(1, int(figure.get_figwidth() / (0.55 + 0.075 * longest)))
+    columns = math.ceil(len(labels) / math.ceil(len(labels) / most))  # rows of one length
     figure.legend(
         handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=9
     )

@@ -116,7 +116,8 @@ class Trunk:
             if self._calls[index] and not self._kept[index]:
                 late.append(self._modules[index])
                 module.forward = forward  # nothing of it is ever kept: out of its way
-        above, below = set(), set()
+        above: set[str] = set()
+        below: set[str] = set()
         for place, name in self._weights.items():
             inside = any(place.startswith(f"{module}.") for module in late)
             (above if inside else below).add(name)
