@@ -1,8 +1,9 @@
 """What a step costs: it3-core beside torch-ttt 0.0.2, in multiples of a plain forward pass.
 
-Run by `nox -s bench`. The unit is the plain network, before it was given a signal. One thread, CPU time, and everything interleaved in one run: the machines
-are noisy, the ratios are not. Both libraries adapt the same network, with the signal at the same
-layer, for one step of Adam; torch-ttt adapts all of the network's weights and has no frozen F.
+Run by `nox -s bench`. The unit is the plain network, before it was given a signal. One thread, CPU
+time, and everything taken in turns in one run: the machines are noisy, the ratios less so. Both
+libraries adapt the same network, with the signal at the same layer, for one step of Adam; torch-ttt
+adapts all of the network's weights and has no frozen F.
 """
 
 from __future__ import annotations

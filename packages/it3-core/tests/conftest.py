@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 import torch
-from it3_core import Adapter, Classification, DenseMap, Regression, condition, widen
 from torch import Tensor, nn
+
+from it3_core import Adapter, Classification, DenseMap, Regression, condition, widen
 
 
 @dataclass
@@ -171,7 +172,8 @@ def make_case(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> C
         tensor.data += 0.3 * torch.randn_like(tensor)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
-            assert module.running_mean is not None and module.running_var is not None
+            assert module.running_mean is not None
+            assert module.running_var is not None
             module.running_mean += 0.3 * torch.randn_like(module.running_mean)
             module.running_var += torch.rand_like(module.running_var)
     return Case(name, model.train(), adapter, x, y)
@@ -191,6 +193,5 @@ def build() -> Callable[..., Case]:
 
 
 @pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
+def _seeded() -> None:
     torch.manual_seed(0)
-    yield

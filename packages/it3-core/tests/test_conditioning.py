@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from it3_core import (
     IT3,
     Adapter,
@@ -18,7 +20,6 @@ from it3_core import (
     condition,
     widen,
 )
-from torch import Tensor, nn
 
 Build = Callable[..., Any]
 
@@ -127,7 +128,8 @@ def test_names_stay_and_the_embedding_is_there_from_the_start() -> None:
     assert [name for name in names if name.startswith("model.")] == [
         f"model.{name}" for name, _ in net.named_parameters()
     ]
-    assert "embed.weight" in names and "embed.weight" in model.state_dict()
+    assert "embed.weight" in names
+    assert "embed.weight" in model.state_dict()
     assert model.embed.weight.shape == (6, adapter.channels)  # type: ignore[union-attr]
 
 
@@ -205,5 +207,5 @@ def test_what_can_t_be_conditioned_says_why(make: Callable[[], Any], hint: str) 
 def test_wrong_channels_are_named() -> None:
     net, adapter, x, _ = shaped("vector")
     model = condition(net, adapter, "0", channels=5)
-    with pytest.raises(IT3Error, match="returns 8 channels.*channels=8"):
+    with pytest.raises(IT3Error, match=r"returns 8 channels.*channels=8"):
         model(x, adapter.neutral(x))

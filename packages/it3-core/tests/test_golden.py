@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from it3_core import (
-    ActMAD,
     Activations,
+    ActMAD,
     AnswerStep,
     Classification,
     DenseMap,
@@ -23,7 +25,6 @@ from it3_core import (
     zigzag_loss,
 )
 from it3_core.distances import js_divergence, kl_divergence, l2_distance
-from torch import Tensor, nn
 
 
 class Fixed(nn.Module):
@@ -87,10 +88,12 @@ def test_distances_stay_finite_for_certain_answers() -> None:
     for name in ("js", "kl", "l2"):
         distance = Classification(2, name).distance(certain, -certain.detach())  # type: ignore[arg-type]
         (gradient,) = torch.autograd.grad(distance.sum(), certain)
-        assert torch.isfinite(distance).all() and torch.isfinite(gradient).all()
+        assert torch.isfinite(distance).all()
+        assert torch.isfinite(gradient).all()
         at_zero = Classification(2, name).distance(certain, certain.detach())  # type: ignore[arg-type]
         (gradient,) = torch.autograd.grad(at_zero.sum(), certain)
-        assert at_zero.item() == 0 and torch.isfinite(gradient).all()
+        assert at_zero.item() == 0
+        assert torch.isfinite(gradient).all()
 
 
 def test_dense_maps() -> None:
@@ -144,7 +147,8 @@ def test_zigzag_with_own_answers_has_no_gradient_through_them() -> None:
     x.requires_grad_()
     zigzag_loss(model, adapter, x, y, second="own", given=1.0).backward()
     # f(x, own) = x + 0.5·own with own = 1 held fixed: d/dx (x + 0.5 − 2)² = 2·(1.5 − 2)·1
-    assert x.grad is not None and x.grad.item() == pytest.approx(-1.0)
+    assert x.grad is not None
+    assert x.grad.item() == pytest.approx(-1.0)
 
 
 def test_zigzag_noise_is_noise_of_the_label() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from it3_core import IT3, IT3Error, OnlineIT3, Source
-from it3_core.batching import count, take
 from safetensors.torch import load, save
 from torch import Tensor
+
+from it3_core import IT3, IT3Error, OnlineIT3, Source
+from it3_core.batching import count, take
 
 Build = Callable[..., Any]
 
@@ -93,7 +94,8 @@ def test_a_step_that_explodes_leaves_no_trace(build: Build) -> None:
     kept = {name: value.clone() for name, value in method.state_dict().items()}
     method._descent._lr = float("inf")  # type: ignore[union-attr]
     answer = method(case.x)
-    assert answer.fallback is not None and "undone" in answer.fallback
+    assert answer.fallback is not None
+    assert "undone" in answer.fallback
     assert torch.equal(answer.prediction, answer.initial)
     after = method.state_dict()
     assert kept.keys() == after.keys()

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from it3_core import (
     IT3,
-    ActMAD,
     Activations,
+    ActMAD,
     AnswerStep,
     Classification,
     DenseMap,
@@ -29,7 +31,6 @@ from it3_core import (
     zigzag_loss,
 )
 from it3_core.batching import check_input, count, take
-from torch import Tensor, nn
 
 Build = Callable[..., Any]
 NAN, INF = float("nan"), float("inf")
@@ -143,7 +144,8 @@ def test_blends_go_from_source_to_batch(build: Build) -> None:
     found = [Source(case.model, case.adapter, norm=n)(case.x).prediction for n in (0.0, 1.0, 0.5)]
     torch.testing.assert_close(found[0], ends[0])
     torch.testing.assert_close(found[1], ends[1])
-    assert not torch.allclose(found[2], ends[0]) and not torch.allclose(found[2], ends[1])
+    assert not torch.allclose(found[2], ends[0])
+    assert not torch.allclose(found[2], ends[1])
     f = case.model.train()
     with torch.no_grad():  # train mode is what normalises with the batch in plain torch
         torch.testing.assert_close(f(case.x, case.adapter.neutral(case.x)), ends[1])
@@ -192,8 +194,8 @@ def test_actmad_refuses_other_sizes() -> None:
     ActMAD(model, adapter, known)(torch.randn(1, 1, 8, 8))
     with pytest.raises(IT3Error, match="inputs of the same size"):
         ActMAD(model, adapter, known)(torch.randn(2, 1, 9, 9))
+    data = [torch.randn(4, 1, 8, 8), torch.randn(4, 1, 9, 9)]
     with pytest.raises(IT3Error, match="different sizes"):
-        data = [torch.randn(4, 1, 8, 8), torch.randn(4, 1, 9, 9)]
         Activations.collect(model, adapter, data, ["model.0"])
 
 

@@ -10,8 +10,8 @@ from it3_core.errors import IT3Error, IT3Warning
 from it3_core.losses import idempotence_loss, zigzag_loss
 from it3_core.methods import (
     IT3,
-    ActMAD,
     Activations,
+    ActMAD,
     Adaptation,
     AnswerStep,
     Method,

@@ -11,6 +11,7 @@ With the indicator no answer can be mistaken for the neutral signal, whatever it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -196,7 +197,7 @@ class Regression:
             return gap.square().mean(1)
         # Unlike a root of squares, the norm has a gradient (zero) where two answers agree.
         norm: Tensor = torch.linalg.vector_norm(gap, dim=1)
-        return norm / gap.shape[1] ** 0.5
+        return norm / math.sqrt(gap.shape[1])
 
     def _standardise(self, answer: Tensor) -> Tensor:
         values = _rows(answer)
@@ -227,7 +228,7 @@ class Regression:
 
 
 class Classification:
-    """One of several classes. Labels are integers `(batch,)`, outputs are logits `(batch, classes)`.
+    """One of several classes: labels are integers `(batch,)`, outputs logits `(batch, classes)`.
 
     A signal is the class probabilities and the indicator; the neutral is uniform. Distances are
     between the two outputs' probabilities: `"js"` (Jensen–Shannon divergence), `"kl"`

@@ -89,7 +89,7 @@ class FastModel:
     def dtype(self) -> torch.dtype | None:
         """The floating type of the weights; None for a network that has none."""
         for place, leaf in self._homes.values():
-            tensor = place[leaf]
+            tensor: Tensor | None = place[leaf]
             if tensor is not None and tensor.is_floating_point():
                 return tensor.dtype
         return None

@@ -166,7 +166,10 @@ def reseed(*key: object) -> None:
         True
     """
     number = _number(key)
-    torch.manual_seed(number)
+    # Not torch.manual_seed: where CUDA is not in use it formats a stack trace, for each step.
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
     random.seed(number)
 
 

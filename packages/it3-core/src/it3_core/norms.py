@@ -63,7 +63,8 @@ def _blended(layer: nn.modules.batchnorm._BatchNorm, share: float, x: Tensor) ->
         )
     var, mean = torch.var_mean(x, over, correction=0)
     if share < 1:
-        assert layer.running_mean is not None and layer.running_var is not None
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
         mean = torch.lerp(layer.running_mean, mean, share)
         var = torch.lerp(layer.running_var, var, share)
     shape = [-1 if dimension == 1 else 1 for dimension in range(x.dim())]

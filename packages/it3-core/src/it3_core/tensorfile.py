@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
@@ -143,16 +144,15 @@ def read_tensors(path: FilePath, *, kind: str) -> Stored:
         what = "a folder" if path.is_dir() else "no regular file"
         raise IT3Error(f"{path} is {what}: give the path of a {kind} file")
     try:
-        with path.open("rb"):
-            pass
-        with safe_open(path, framework="pt") as file:
-            body = _body(path, file.metadata() or {})
-            # Copies: what is read here must not change when somebody writes into the file.
-            plain = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        content = path.read_bytes()  # at once: the name may stand for another file a moment later
     except OSError as problem:
-        raise IT3Error(f"can't read {path}: {problem.strerror or problem}") from problem
+        raise IT3Error(f"can't read {path}: {problem.strerror}") from problem
+    try:
+        found = from_bytes(content)
     except SafetensorError as problem:
-        raise IT3Error(f"{path} {_diagnosis(path)}") from problem
+        raise IT3Error(f"{path} {_diagnosis(content)}") from problem
+    body = _body(path, _header(content).get("__metadata__", {}))
+    plain = {name: found[name] for name in sorted(found)}
     expected = body.pop("sha256", None)
     if digest(plain, body) != expected:
         raise IT3Error(f"{path} {_DAMAGED}: its checksum is wrong")
@@ -324,18 +324,18 @@ def _body(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
 _DAMAGED = "is damaged, so copy it again or go back to another one"
 
 
-def _diagnosis(path: Path) -> str:
+def _header(content: bytes) -> dict[str, Any]:
+    return dict(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
+
+
+def _diagnosis(content: bytes) -> str:
     """Why safetensors refuses a file, in words that say what to do."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(9)
-        length = int.from_bytes(start[:8], "little")
-        if start[8:] == b"{" and length < 2**30:  # else it never was a safetensors file
-            header = b"{" + file.read(length - 1)
-            return _cut_off(size, 8 + length, header) or _DAMAGED
+    size, length = len(content), int.from_bytes(content[:8], "little")
+    if content[8:9] == b"{" and length < 2**30:  # else it never was a safetensors file
+        return _cut_off(content, 8 + length) or _DAMAGED
     if size < 9:
         return f"has {size} bytes: it is cut off, or was never a checkpoint"
-    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+    if content[:4] == b"PK\x03\x04" or content[:1] == b"\x80":
         return (
             "is a pickle or zip file, as torch.save writes them: loading one can run any code, "
             "so convert it to safetensors where you trust it"
@@ -343,16 +343,17 @@ def _diagnosis(path: Path) -> str:
     return "is no safetensors file"
 
 
-def _cut_off(size: int, data: int, header: bytes) -> str:
-    if size >= data:
+def _cut_off(content: bytes, end: int) -> str:
+    """What is missing at the end of a file, where the header says what there should be."""
+    if len(content) >= end:
         try:
-            entries = json.loads(header)
-            data += max(part["data_offsets"][1] for n, part in entries.items() if n[:2] != "__")
+            parts = [part for name, part in _header(content).items() if name != "__metadata__"]
+            end += max(part["data_offsets"][1] for part in parts)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             return ""
-    if size >= data:
+    if len(content) >= end:
         return ""
-    return f"is cut off: {size} bytes are there of at least {data}, so copy it again"
+    return f"is cut off: {len(content)} bytes are there of at least {end}, so copy it again"
 
 
 def _versions() -> dict[str, str]:

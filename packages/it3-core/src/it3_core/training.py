@@ -162,7 +162,8 @@ def fit(
     if isinstance(validation, float | int):
         rows, held_out = rows.split(validation, seed)
     elif validation is not None and not _is_measure(validation):
-        held_out = Rows.of(cast(Data, validation), collate, dtype)
+        its = None if isinstance(validation, tuple) else collate
+        held_out = Rows.of(cast(Data, validation), its, dtype)
     where = place(model, device)
     model.to(where)
     with (

@@ -287,7 +287,7 @@ def split_tail(y: Tensor, share: float = 0.2, side: str = "upper") -> tuple[Tens
 def _errors(method: Method, adapter: Adapter, x: Any, y: Tensor, size: int) -> Tensor:
     """Per instance, in double precision; answers that are not finite count as infinitely wrong."""
     found = []
-    for part, label in zip(batches(x, size), y.split(size), strict=True):
+    for part, label in zip(batches(x, size), batches(y, size), strict=True):
         found.append(adapter.error(method(part).prediction, label).detach().double().cpu())
     return torch.cat(found).nan_to_num(nan=float("inf"))
 

@@ -1,6 +1,6 @@
 """Methods that answer a batch at test time, one file each."""
 
-from it3_core.methods.actmad import ActMAD, Activations
+from it3_core.methods.actmad import Activations, ActMAD
 from it3_core.methods.answer_step import AnswerStep
 from it3_core.methods.base import Adaptation, Method
 from it3_core.methods.it3 import IT3
