@@ -195,3 +195,4 @@ def build() -> Callable[..., Case]:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # these networks are small: threads would only wait for each other

@@ -21,6 +21,9 @@ from it3_core import (
     tune,
 )
 
+# On clean inputs the networks below ignore their signal, and are told so.
+pytestmark = pytest.mark.filterwarnings("ignore:the network's answer does not depend")
+
 
 class Biased(nn.Module):
     """f(x, neutral) = (1 − bias) x₀, and y1 moves it by `step` times the truth's distance.

@@ -5,8 +5,10 @@ says how unusual it is, and leaves the model as it was. The README has a worked 
 """
 
 from it3_core.adapters import Adapter, Classification, DenseMap, Regression, adapter_from
+from it3_core.checkpoint import Checkpoint, load, save
 from it3_core.conditioning import Conditioned, condition, widen
 from it3_core.errors import IT3Error, IT3Warning
+from it3_core.evaluation import evaluate, read_records
 from it3_core.losses import idempotence_loss, zigzag_loss
 from it3_core.methods import (
     IT3,
@@ -18,8 +20,12 @@ from it3_core.methods import (
     OnlineIT3,
     Source,
 )
+from it3_core.metrics import auroc, correlation
 from it3_core.sensitivity import sensitivity
+from it3_core.summary import markdown, overview, summarise
+from it3_core.training import History, fit
 from it3_core.trust import Trust
+from it3_core.tuning import Candidate, Tail, Tuning, default_candidates, split_tail, tune
 
 __version__ = "0.1.0"
 
@@ -30,21 +36,39 @@ __all__ = [
     "Adaptation",
     "Adapter",
     "AnswerStep",
+    "Candidate",
+    "Checkpoint",
     "Classification",
     "Conditioned",
     "DenseMap",
+    "History",
     "IT3Error",
     "IT3Warning",
     "Method",
     "OnlineIT3",
     "Regression",
     "Source",
+    "Tail",
     "Trust",
+    "Tuning",
     "__version__",
     "adapter_from",
+    "auroc",
     "condition",
+    "correlation",
+    "default_candidates",
+    "evaluate",
+    "fit",
     "idempotence_loss",
+    "load",
+    "markdown",
+    "overview",
+    "read_records",
+    "save",
     "sensitivity",
+    "split_tail",
+    "summarise",
+    "tune",
     "widen",
     "zigzag_loss",
 ]

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="it3-core",
-        description="IT³, idempotent test-time training: see it at work, or look into a checkpoint.",
+        description="IT³, idempotent test-time training: see it work, or look into a checkpoint.",
         epilog="The library is used from Python: see the README's example.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
@@ -53,8 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Imported here, so that --help does not wait for torch.
         if options.command == "demo":
+            import torch
+
             from it3_core.demo import run_demo
 
+            torch.set_num_threads(1)  # the network is small: threads would wait for each other
             print(run_demo(options.seed, options.out, progress=not options.quiet))
         else:
             from it3_core.checkpoint import load

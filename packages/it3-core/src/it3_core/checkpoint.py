@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from it3_core.adapters import Adapter, adapter_from
 from it3_core.errors import IT3Error
 from it3_core.tensorfile import FilePath, read_tensors, under, write_tensors
+from it3_core.trust import Trust
 
 __all__ = ["Checkpoint", "Described", "load", "misfit", "save"]
 
@@ -105,13 +106,11 @@ class Checkpoint:
         lines.append(f"network   {_amount(self.weights)}")
         if self.tensors:
             lines.append(f"tensors   {_amount(self.tensors)}: {_some(list(self.tensors))}")
-        for name, part, absent in (
-            ("adapter", self.adapter_description, ""),
-            ("settings", self.settings, ""),
-            ("trust", self.trust, "not fitted"),
-            ("tuning", self.tuning, "not run"),
-        ):
-            lines.append(f"{name:10}{absent if part is None else _short(part)}")
+        lines.append(f"adapter   {_short(self.adapter_description)}")
+        lines.append(f"settings  {_short(self.settings)}")
+        lines.append(f"trust     {_trusted(self.trust)}")
+        tuned = "not run" if self.tuning is None else self.tuning.get("reason", _short(self.tuning))
+        lines.append(f"tuning    {tuned}")
         return "\n".join(lines)
 
 
@@ -223,6 +222,15 @@ def _amount(tensors: Mapping[str, Tensor]) -> str:
         size, unit = size / 1000, larger
     many = "" if len(unique) == 1 else "s"
     return f"{numbers} numbers in {len(unique)} tensor{many} ({size:.4g} {unit})"
+
+
+def _trusted(description: dict[str, Any] | None) -> str:
+    if description is None:
+        return "not fitted"
+    try:
+        return repr(Trust.from_description(description))
+    except IT3Error:  # a domain's own
+        return _short(description)
 
 
 def _short(part: Mapping[str, Any]) -> str:

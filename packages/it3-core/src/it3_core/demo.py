@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from it3_core.adapters import Regression
 from it3_core.checkpoint import save
 from it3_core.conditioning import Conditioned, condition
+from it3_core.errors import IT3Error
 from it3_core.evaluation import evaluate
 from it3_core.losses import zigzag_loss
 from it3_core.methods import IT3, AnswerStep, OnlineIT3, Source
 from it3_core.metrics import auroc
 from it3_core.sensitivity import sensitivity
-from it3_core.summary import markdown, summarise
+from it3_core.summary import overview, summarise
 from it3_core.training import fit
 from it3_core.trust import Trust
 from it3_core.tuning import Tail, split_tail, tune
@@ -76,12 +77,16 @@ def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> s
         streams=["IT3, online"],
         progress=progress,
     )
-    errors = {name: Source(model, adapter)(inputs).error_before for name, (inputs, _) in levels.items()}
+    errors = {
+        name: Source(model, adapter)(inputs).error_before for name, (inputs, _) in levels.items()
+    }
     text = _text(model, adapter, tuning.reason, trust, held_out[0], summarise(rows), errors)
     if out is not None:
         save(out / "demo.safetensors", model, adapter=adapter, trust=trust, tuning=tuning,
              settings={"demo": True, "seed": seed})  # fmt: skip
-        text += f"\n\nSaved {out / 'demo.safetensors'}; look into it with: it3-core inspect"
+        text += (
+            f"\n\nSaved the network; look into it with: it3-core inspect {out / 'demo.safetensors'}"
+        )
         text += _picture(rows, out / "demo.png")
     return text
 
@@ -116,11 +121,12 @@ def _text(
 ) -> str:  # fmt: skip
     inside, *outside = errors
     lines = [
-        "Mean absolute error by how far the input lies from the training data (batches of 16):",
+        "Mean absolute error, by where the first input lies; trained on 0 to 1, batches of 16.",
+        "Changes are against source, those in brackets may be chance; cost in passes of source.",
         "",
-        markdown(rows),
+        overview(rows),
         "",
-        f"tune chose {reason}",
+        f"What tune chose, without having seen any of these: {reason}",
         "",
         "How unusual the network finds an input, by its idempotence error alone:",
     ]
@@ -131,8 +137,8 @@ def _text(
     lines += [
         *(f"  AUROC, {name} against {inside}: {auroc(errors[name], errors[inside]):.2f}"
           for name in outside),
-        f"  The second answer moves by {sensitivity(model, adapter, known):.2f} for each 1 that the "
-        f"first one does.",
+        f"  The second answer moves by {sensitivity(model, adapter, known):.2f} for each 1 that "
+        f"the first one does.",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -142,6 +148,6 @@ def _picture(records: list[dict[str, Any]], path: Path) -> str:
         from it3_core.plots import box_by_level
 
         box_by_level(records, path=path)
-    except ImportError:
+    except IT3Error:  # no matplotlib
         return '\nNo picture: pip install "it3-core[plots]" brings matplotlib.'
-    return f"\nSaved {path}"
+    return f"\nSaved a picture of these errors:\n  {path}"

@@ -21,8 +21,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
-import sys
 import time
 import warnings
 import zlib
@@ -37,6 +35,7 @@ from torch import Tensor
 from it3_core.batching import count, take, tensors
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.methods.base import Adaptation
+from it3_core.progress import Progress
 
 __all__ = ["Level", "Predictor", "Record", "evaluate", "read_records", "write_records"]
 
@@ -137,16 +136,18 @@ def evaluate(
         for level in levels
         for name, label in labels[size].items()
     ]
-    bar = _Progress(len(wanted), progress)
+    bar = Progress(len(wanted), "evaluate", progress)
     run = _Run(methods, levels, error, seed, reference, in_distribution, once, streams,
                idempotence, instances, file, known, bar)  # fmt: skip
-    bar.step(sum(map(run.is_done, wanted)), f"found in {file}")
+    run.show(sum(map(run.is_done, wanted)), "begin" if file is None else f"found in {file}")
     # Methods may draw random numbers; the caller's own stay as they were.
     in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = range(torch.cuda.device_count()) if in_use else ()
     with torch.random.fork_rng(devices):
         for size in sizes:
             run.through_levels(size, labels[size])
+    bar.show(len(wanted), "done", last=True)
+    bar.close()
     return [known[cell] for cell in wanted]
 
 
@@ -232,7 +233,13 @@ class _Run:
     instances: bool
     path: Path | None
     known: dict[Cell, Record]
-    bar: _Progress
+    bar: Progress
+    done: int = 0  # cells
+
+    def show(self, cells: int, what: str) -> None:
+        """So many more cells are done."""
+        self.done += cells
+        self.bar.show(self.done, what)
 
     def is_done(self, cell: Cell) -> bool:
         return cell in self.known and self.known[cell].get("problem") is None
@@ -268,7 +275,7 @@ class _Run:
             if self.path is not None:
                 write_records(records, self.path)
             self.known.update({_cell(record): record for record in records})
-            self.bar.step(len(records), f"{level}, batch size {size}")
+            self.show(len(records), f"{level}, batch size {size}")
 
     def _answer(
         self,
@@ -281,7 +288,7 @@ class _Run:
     ) -> dict[str, _Tally]:
         tallies = {name: _Tally(problem=broken.get(name)) for name in names}
         for start in range(0, count(x), size):
-            self.bar.show(f"{level}, batch size {size}, {start} of {count(x)} instances")
+            self.show(0, f"{level}, batch size {size}, {start} of {count(x)} instances")
             rows = slice(start, start + size)
             batch, label = take(x, rows), take(y, rows)
             for name in names:
@@ -397,34 +404,6 @@ class _Run:
 
 class _UnfairError(IT3Error):
     """What spoils the comparison for all methods."""
-
-
-class _Progress:
-    """How many cells are done, on standard error: one line on a terminal, a few in a log."""
-
-    def __init__(self, total: int, shown: bool) -> None:
-        self._total = total
-        self._shown = shown
-        self._live = shown and sys.stderr.isatty()
-        self._done = 0
-        self._began = time.monotonic()
-        self._last = float("-inf")
-
-    def step(self, cells: int, what: str) -> None:
-        """So many cells are finished."""
-        self._done += cells
-        self.show(what, last=bool(cells) and self._done == self._total)
-
-    def show(self, what: str, last: bool = False) -> None:
-        """What is going on now; most of the time it is not worth drawing."""
-        now = time.monotonic()
-        if not self._shown or (now - self._last < (0.1 if self._live else 30) and not last):
-            return
-        self._last = now
-        text = f"{self._done} of {self._total} cells, {now - self._began:.0f} s: {what}"
-        if self._live:
-            text = f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K"
-        print(text, end="" if self._live and not last else "\n", file=sys.stderr, flush=True)
 
 
 def _check_names(

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from it3_core.errors import IT3Error
 
-__all__ = ["auroc", "correlation"]
+__all__ = ["Values", "auroc", "correlation", "numbers"]
 
 Values = Tensor | Sequence[float]
+"""One number for each instance, batch or level."""
 
 
 def correlation(a: Values, b: Values, kind: Literal["pearson", "spearman"] = "pearson") -> float:
@@ -30,7 +31,7 @@ def correlation(a: Values, b: Values, kind: Literal["pearson", "spearman"] = "pe
         >>> round(correlation([1, 2, 3], [1, 4, 9]), 4)
         0.9897
     """
-    first, second = _numbers(a, "a"), _numbers(b, "b")
+    first, second = numbers(a, "a"), numbers(b, "b")
     if len(first) != len(second):
         raise IT3Error(f"a has {len(first)} values but b has {len(second)}: give pairs")
     if kind == "spearman":
@@ -57,7 +58,7 @@ def auroc(scores_out: Values, scores_in: Values) -> float:
         >>> auroc([3.0, 2.0], [1.0, 2.0])
         0.875
     """
-    out, usual = _numbers(scores_out, "scores_out"), _numbers(scores_in, "scores_in")
+    out, usual = numbers(scores_out, "scores_out"), numbers(scores_in, "scores_in")
     if not len(out) or not len(usual):
         raise IT3Error("AUROC compares two sets of scores, and one of them is empty")
     ordered = usual.sort().values
@@ -67,11 +68,20 @@ def auroc(scores_out: Values, scores_in: Values) -> float:
     return int((below + not_above).sum()) / (2 * len(out) * len(usual))
 
 
-def _numbers(values: Values, name: str) -> Tensor:
-    numbers = torch.as_tensor(values).detach().cpu().double().flatten()
-    if not torch.isfinite(numbers).all():
-        raise IT3Error(f"{name} holds NaN or Inf: leave those instances out first")
-    return numbers
+def numbers(values: Values, name: str) -> Tensor:
+    """A flat tensor in double precision on the CPU; an error that names it where it isn't finite.
+
+    Example:
+        >>> numbers([1, 2], "scores")
+        tensor([1., 2.], dtype=torch.float64)
+    """
+    if isinstance(values, Tensor):
+        flat = values.detach().cpu().double().flatten()
+    else:  # said at once: a list would become single precision first
+        flat = torch.tensor(values, dtype=torch.double).flatten()
+    if not torch.isfinite(flat).all():
+        raise IT3Error(f"{name!r} holds NaN or Inf: leave those instances out first")
+    return flat
 
 
 def _ranks(values: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from it3_core.errors import IT3Error
 from it3_core.evaluation import Record
-from it3_core.metrics import Values, correlation
+from it3_core.metrics import Values, correlation, numbers
 from it3_core.summary import Row
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def error_histograms(
     named = {"shifted, before": (before, _VERMILION), "shifted, after": (after, _PURPLES[1])}
     if in_distribution is not None:
         named = {"in distribution": (in_distribution, _GREEN), **named}
-    parts = {name: (_finite(values, name), colour) for name, (values, colour) in named.items()}
+    parts = {name: (_some(values, name), colour) for name, (values, colour) in named.items()}
     edges, scale = _bins([values for values, _ in parts.values()])
     figure, axes = _figure(6.4, title)
     axes.set_xscale(scale)
@@ -254,7 +254,7 @@ def error_against_accuracy(
         'Pearson −0.98, n = 3'
     """
     pearson = correlation(idempotence, accuracy)
-    x, y = _finite(idempotence, "idempotence"), _finite(accuracy, "accuracy")
+    x, y = _some(idempotence, "idempotence"), _some(accuracy, "accuracy")
     measured = f"Pearson {pearson:.2f}, n = {len(x)}".replace("-", "−")
     figure, axes = _figure(5.4, measured if title is None else f"{title}: {measured}")
     crowded = len(x) > 300
@@ -413,13 +413,11 @@ def _legend(figure: Figure, colours: Mapping[Series, str] | None = None) -> None
     )
 
 
-def _finite(values: Values, name: str) -> Tensor:
-    numbers = torch.as_tensor(values).detach().cpu().double().flatten()
-    if not len(numbers):
+def _some(values: Values, name: str) -> Tensor:
+    flat = numbers(values, name)
+    if not len(flat):
         raise IT3Error(f"{name!r} holds no value to draw")
-    if not torch.isfinite(numbers).all():
-        raise IT3Error(f"{name!r} holds NaN or Inf: leave those instances out first")
-    return numbers
+    return flat
 
 
 def _bins(parts: Sequence[Tensor]) -> tuple[list[float], Literal["linear", "log"]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from it3_core.errors import IT3Error
 __all__ = ["Group", "place", "processes"]
 
 _groups = itertools.count()
+_failed: list[Any] = []
 
 
 class Group:
@@ -99,8 +101,16 @@ def processes(device: torch.device) -> Iterator[Group]:
         dist.init_process_group(backend, store=named, rank=rank, world_size=size)
     try:
         yield Group(device)
+    except BaseException:
+        # The traceback holds DDP, which holds the group: it would be freed as below, but later.
+        if ours:
+            _failed.append(dist.group.WORLD)
+        raise
     finally:
         if ours:
+            # DDP is part of a cycle. Were it the last to let go of the group, then the group's
+            # destructor would wait, holding Python's lock, for a thread that waits for the lock.
+            gc.collect()
             dist.destroy_process_group()
 
 

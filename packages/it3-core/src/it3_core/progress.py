@@ -1,4 +1,4 @@
-"""How training is going: a bar on a terminal, now and then a line where stderr is a file."""
+"""How far it is: a bar on a terminal, now and then a line where stderr is a file."""
 
 from __future__ import annotations
 
@@ -15,59 +15,57 @@ _LINE = 30.0  # seconds between two lines in a log
 
 
 class Progress:
-    """Epoch, losses and the time that is left, on stderr.
+    """What is going on, how much of it is done, and the time that is left, on stderr.
 
     Args:
-        epochs: how many there will be, unless training stops early.
-        steps: steps in an epoch.
+        total: how many pieces of work there will be, unless it ends early.
+        title: what it is, in a word or two.
         shown: False keeps quiet.
 
     Example:
-        >>> bar = Progress(epochs=3, steps=10, shown=False)
-        >>> bar.show(1, 5, lambda: "train 0.25")
-        >>> bar.line(1, 5, "train 0.25")
-        'epoch 2/3 [##########----------] train 0.25'
+        >>> bar = Progress(20, "train", shown=False)
+        >>> bar.show(5, "epoch 1/4")
+        >>> bar.line(5, "epoch 1/4")
+        'train [#####---------------] epoch 1/4'
         >>> bar.close()
     """
 
-    def __init__(self, epochs: int, steps: int, shown: bool = True) -> None:
-        self._epochs = epochs
-        self._steps = steps
+    def __init__(self, total: int, title: str, shown: bool = True) -> None:
+        self._total = max(total, 1)
+        self._title = title
         self._shown = shown
         self._live = shown and sys.stderr.isatty()
         self._drawn = False
         self._last = float("-inf")
         self._began: tuple[float, int] | None = None
 
-    def show(self, epoch: int, step: int, losses: Callable[[], str], last: bool = False) -> None:
-        """Where training is: `step` steps into `epoch`, both counted from 0."""
+    def show(self, done: int, text: str | Callable[[], str], *, last: bool = False) -> None:
+        """So much is done; a text that takes work is made when it is shown, `last` always is."""
         if not self._shown:
             return
         now = time.monotonic()
         if self._began is None:
-            self._began = now, epoch * self._steps + step
-        due = now - self._last >= (_REDRAW if self._live else _LINE)
-        if not (due or last):
+            self._began = now, done
+        if not last and now - self._last < (_REDRAW if self._live else _LINE):
             return
         self._last = now
-        text = self.line(epoch, step, losses()) + self._left(now, epoch * self._steps + step)
+        line = self.line(done, text() if callable(text) else text) + self._left(now, done)
         if self._live:
             width = shutil.get_terminal_size().columns
-            print(f"\r{text[: width - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
+            print(f"\r{line[: width - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
             self._drawn = True
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """A line of its own, above the bar."""
         if self._shown:
             print(f"\r{text}\x1b[K" if self._live else text, file=sys.stderr, flush=True)
 
-    def line(self, epoch: int, step: int, losses: str) -> str:
+    def line(self, done: int, text: str) -> str:
         """The line without the time."""
-        number = f"{min(epoch + 1, self._epochs):{len(str(self._epochs))}}/{self._epochs}"
-        full = round(_BAR * step / self._steps) if epoch < self._epochs else _BAR
-        return f"epoch {number} [{'#' * full}{'-' * (_BAR - full)}] {losses}"
+        full = round(_BAR * min(done, self._total) / self._total)
+        return f"{self._title} [{'#' * full}{'-' * (_BAR - full)}] {text}"
 
     def close(self) -> None:
         """Leaves the last line on the terminal and goes to the next."""
@@ -78,9 +76,9 @@ class Progress:
     def _left(self, now: float, done: int) -> str:
         assert self._began is not None
         then, before = self._began
-        if done <= before:
+        if done <= before or done >= self._total:
             return ""
-        seconds = (now - then) / (done - before) * (self._epochs * self._steps - done)
+        seconds = (now - then) / (done - before) * (self._total - done)
         minutes, seconds = divmod(round(seconds), 60)
         hours, minutes = divmod(minutes, 60)
         return f", {hours}:{minutes:02}:{seconds:02} left"

@@ -14,7 +14,7 @@ from it3_core.bootstrap import bootstrap_intervals
 from it3_core.errors import IT3Error
 from it3_core.evaluation import Record
 
-__all__ = ["Row", "markdown", "summarise"]
+__all__ = ["Row", "markdown", "overview", "summarise"]
 
 Row = dict[str, Any]
 """One line of a table; `summarise` lists its keys."""
@@ -109,6 +109,54 @@ def markdown(rows: Sequence[Row]) -> str:
         f"better. Cost in passes of {reference}."
     )
     return f"{table}\n\n{note}\n"
+
+
+def overview(rows: Sequence[Row]) -> str:
+    """The rows as a short table for a terminal: methods by level, with the change in per cent.
+
+    A change in round brackets may be chance; one without stands outside its interval.
+
+    Example:
+        >>> from it3_core.summary import overview, summarise
+        >>> cell = {"seed": 0, "batch_size": None, "reference": "source", "in_distribution": False,
+        ...         "n": 2, "cost": 1.0}
+        >>> print(overview(summarise([
+        ...     cell | {"level": "near", "method": "source", "error": 2.0, "difference": 0.0},
+        ...     cell | {"level": "near", "method": "IT3", "error": 1.5, "difference": -0.5}])))
+        method  near            cost
+        source  2.000            1.0
+        IT3     1.500 (-25.0%)   1.0
+    """
+    if not rows:
+        raise IT3Error("there is no row to put into a table")
+    levels = list(dict.fromkeys(row["level"] for row in rows))
+    several = len({row["batch_size"] for row in rows if row["batch_size"] is not None}) > 1
+    lines: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        name = row["method"]
+        if several and row["batch_size"] is not None:
+            name = f"{name}, batch {row['batch_size']}"
+        lines.setdefault(name, {})[row["level"]] = row
+    table = [["method", *levels, "cost"]]
+    for name, cells in lines.items():
+        costs = [row["cost"] for row in cells.values() if row["cost"] is not None]
+        cost = _significant(statistics.median(costs), 2) if costs else ""
+        table.append([name, *(_short(cells.get(level)) for level in levels), cost])
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    return "\n".join(
+        "  ".join([*map(str.ljust, line[:-1], widths), line[-1].rjust(widths[-1])])
+        for line in table
+    )
+
+
+def _short(row: Row | None) -> str:
+    if row is None:
+        return ""
+    error = _significant(row["error"], 4) or row["verdict"]
+    if row["method"] == row["reference"] or row["relative"] is None:
+        return error
+    change = f"{row['relative']:+z.1%}"
+    return f"{error} {change}" if row["verdict"] in ("better", "worse") else f"{error} ({change})"
 
 
 def _grouped(records: Iterable[Record]) -> list[list[Record]]:

@@ -201,7 +201,7 @@ def fit(
             group=group,
             device=where,
             interrupted=interrupted,
-            bar=Progress(epochs, math.ceil(len(rows.numbers) / batch_size), shown),
+            bar=Progress(epochs * math.ceil(len(rows.numbers) / batch_size), "train", shown),
         )
         if checkpoint is not None:
             run.identity = {
@@ -227,6 +227,7 @@ def fit(
         finally:
             model.eval()
             run.bar.close()
+            del run  # and with it DDP, before the process group that it uses
 
 
 @dataclass
@@ -283,7 +284,7 @@ class _Run:
         if self.best:
             self.model.load_state_dict(self.best)
         self._write(finished=True)
-        self.bar.show(self.epoch, 0, self._losses, last=True)
+        self._show(last=True)
         return self.history
 
     def _train(self) -> bool:
@@ -303,7 +304,7 @@ class _Run:
                 if interrupted:
                     self._interrupt()
                 self._write_if_due()
-                self.bar.show(self.epoch, self.step, self._losses)
+                self._show()
         return interrupted
 
     def _step(self, x: Any, y: Tensor, weight: float) -> tuple[float, bool]:
@@ -347,7 +348,7 @@ class _Run:
             self.schedule.step(value)
         elif self.epoch < self.epochs:  # some schedules refuse one step too many
             self.schedule.step()
-        self.bar.show(self.epoch, 0, self._losses)
+        self._show()
 
     def _give_up(self, what: str) -> NoReturn:
         kept = "" if self.path is None else f"; {self.path} holds an earlier, good state"
@@ -361,8 +362,13 @@ class _Run:
         self._write()
         raise KeyboardInterrupt
 
+    def _show(self, last: bool = False) -> None:
+        steps = math.ceil(len(self.rows.numbers) / self.batch_size)
+        self.bar.show(self.epoch * steps + self.step, self._losses, last=last)
+
     def _losses(self) -> str:
-        history, shown = self.history, []
+        number = f"{min(self.epoch + 1, self.epochs):{len(str(self.epochs))}}/{self.epochs}"
+        history, shown = self.history, [f"epoch {number}"]
         if history.train:
             shown.append(f"train {history.train[-1]:.4g}")
         if history.validation:
