@@ -453,7 +453,7 @@ def test_a_network_rebuilt_under_a_method_is_named_and_modes_are_kept() -> None:
     method = IT3(model, Regression())
     nn.utils.parametrizations.weight_norm(model.model[2])  # type: ignore[index]
     with torch.no_grad():
-        with pytest.raises(IT3Error, match=r"lost its 'model.2.weight'.*make it anew"):
+        with pytest.raises(IT3Error, match=r"lost some of its weights .*make the method anew"):
             method(torch.randn(4, 3))
         assert not torch.is_grad_enabled()
 
@@ -549,3 +549,13 @@ def test_tune_survives_a_perfect_score(tmp_path: Any) -> None:
     with pytest.raises(IT3Error, match="not finite"):
         tune(broken, Regression(), torch.randn(10, 3), torch.randn(10), shifts={"a": lambda x: x},
              progress=False)  # fmt: skip
+
+
+def test_a_network_made_in_inference_mode_adapts() -> None:
+    with torch.inference_mode():
+        model = listening(condition(mlp(), Regression(), "0"))
+    for _ in range(2):
+        answer = IT3(model, Regression(), lr=1e-2, anchor_gradient=True)(torch.randn(4, 3))
+        assert not torch.equal(answer.prediction, answer.initial)
+    method = IT3(model, Regression(), lr=1e-2)
+    assert all(torch.isfinite(method(torch.randn(4, 3)).prediction).all() for _ in range(3))

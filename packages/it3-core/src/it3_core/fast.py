@@ -131,25 +131,24 @@ class FastModel:
         Some networks do (counters, quantisation observers, weights that are clamped). Which ones
         is seen in the first session, which therefore works on copies of all.
         """
-        values: Weights = {}
-        for name, (place, leaf) in self._homes.items():
-            if leaf not in place:
-                raise IT3Error(
-                    f"the network has lost its {name!r} since this method was made: make it anew"
-                )
-            tensor = place[leaf]
-            if tensor is None:
-                continue
-            # Made under inference_mode, a tensor can't take part in autograd; a copy can.
-            copied = self._written is None or name in self._written or tensor.is_inference()
-            values[name] = tensor.detach().clone() if copied else tensor.detach()
+        copied = self._homes if self._written is None else self._written
+        try:
+            values: Weights = {name: p[leaf].detach() for name, (p, leaf) in self._homes.items()}
+        except (KeyError, AttributeError) as problem:
+            raise IT3Error(
+                "the network has lost some of its weights since this method was made "
+                f"({problem}): make the method anew"
+            ) from problem
+        for name in copied:
+            values[name] = values[name].clone()
         return values
 
     def _learn(self, used: Weights, written: set[str]) -> None:
         """What a first session on copies has shown: batch norms write without being seen to."""
         if self._written is None:
             for name, (place, leaf) in self._homes.items():
-                if name in used and not torch.equal(used[name], place[leaf]):
+                # Made under inference_mode, a tensor can't take part in autograd; a copy can.
+                if place[leaf].is_inference() or not torch.equal(used[name], place[leaf]):
                     written.add(name)
             self._written = frozenset(written)
 
