@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from it3_core import IT3Error
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -22,10 +21,12 @@ from it3_aero.generation import Record, read_samples, read_settings, write_whole
 from it3_aero.wings.families import FAMILIES
 from it3_aero.wings.geometry import Airfoil, Points
 from it3_aero.wings.graph import NODES, chordwise, ring_edges, to_graph
+from it3_core import IT3Error
 
 __all__ = ["Split", "WingDataset"]
 
 _FORMAT = "1"  # of the files under processed/
+_TENSORS = ("pos", "edge_attr", "y", "cl", "cd", "cm", "cp", "parameters", "sample")
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class WingDataset(InMemoryDataset):  # type: ignore[misc]  # torch-geometric has
         try:
             with safe_open(path, "pt") as file:
                 if (file.metadata() or {}).get("made_from") == wanted:
-                    return {key: file.get_tensor(key) for key in file.keys()}, names
+                    return {key: file.get_tensor(key) for key in _TENSORS}, names
         except (OSError, SafetensorError):
             pass  # not there yet, or broken
         tensors = _tensors(records, self.settings["family"], nodes)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from it3_aero.wings.geometry import Airfoil, naca4, naca5
+from it3_core import IT3Error
 
-__all__ = ["FAMILIES", "Family", "Range", "draw"]
+__all__ = ["FAMILIES", "Family", "Range", "checked_ranges", "draw"]
 
 Range = tuple[float, float]
 
@@ -49,18 +51,47 @@ FAMILIES = {
 }
 
 
-def draw(family: str, seed: int, sample: int) -> dict[str, float]:
+def draw(
+    family: str, seed: int, sample: int, ranges: Mapping[str, Range] | None = None
+) -> dict[str, float]:
     """Parameters of one sample, from its number alone.
 
     Example:
         >>> draw("naca4", seed=0, sample=5) == draw("naca4", seed=0, sample=5)
         True
-        >>> sorted(draw("naca4", seed=0, sample=5))
-        ['camber', 'position', 'thickness']
+        >>> draw("naca4", seed=0, sample=5, ranges={"camber": (0.02, 0.02)})["camber"]
+        0.02
     """
     kind = FAMILIES[family]
     even = np.random.default_rng([seed, sample]).random(len(kind.ranges)).tolist()
     return {
         name: round(low + (high - low) * share ** kind.power.get(name, 1.0), 6)
-        for share, (name, (low, high)) in zip(even, kind.ranges.items(), strict=True)
+        for share, (name, (low, high)) in zip(
+            even, (dict(kind.ranges) | dict(ranges or {})).items(), strict=True
+        )
     }
+
+
+def checked_ranges(family: str, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """A family's ranges with some of them replaced, if such profiles can be made.
+
+    Example:
+        >>> checked_ranges("naca4", {"camber": (0.0, 0.07)})["camber"]
+        (0.0, 0.07)
+        >>> checked_ranges("naca4", {"chamber": (0.0, 0.07)})
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: naca4 has no 'chamber'; it has camber, position, thickness
+    """
+    if family not in FAMILIES:
+        raise IT3Error(f"there is no family {family!r}; there are {', '.join(FAMILIES)}")
+    kind = FAMILIES[family]
+    for name, (low, high) in ranges.items():
+        if name not in kind.ranges:
+            raise IT3Error(f"{family} has no {name!r}; it has {', '.join(kind.ranges)}")
+        if not low <= high:
+            raise IT3Error(f"the range of {name} runs backwards: {low:g} to {high:g}")
+    merged = {name: ranges.get(name, pair) for name, pair in kind.ranges.items()}
+    for corner in product(*merged.values()):
+        kind.make(**dict(zip(merged, corner, strict=True)))
+    return merged

@@ -287,7 +287,8 @@ def _enough(points: Points) -> None:
 
 def _without_repeats(points: Points) -> Points:
     steps = np.hypot(*np.diff(points, axis=0).T)
-    return points[np.concatenate([[True], steps > _SAME])]
+    kept: Points = points[np.concatenate([[True], steps > _SAME])]
+    return kept
 
 
 def _opened(points: Points) -> Points:

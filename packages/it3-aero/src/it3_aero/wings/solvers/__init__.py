@@ -1,12 +1,11 @@
-"""What answers for an airfoil: XFoil, the program, or NeuralFoil, a network that learned from it."""
+"""What answers for an airfoil: XFoil, the program, or NeuralFoil, which learned from it."""
 
 from __future__ import annotations
-
-from it3_core import IT3Error
 
 from it3_aero.wings.solvers.base import PolarPoint, Solver, SolverError
 from it3_aero.wings.solvers.neural import NeuralFoil
 from it3_aero.wings.solvers.xfoil import XFoil
+from it3_core import IT3Error
 
 __all__ = ["SOLVERS", "NeuralFoil", "PolarPoint", "Solver", "SolverError", "XFoil", "choose"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class PolarPoint:
     cm: float
     converged: bool
     solver: str
-    cp: Points = np.empty((2, 0))
+    cp: Points = field(default_factory=lambda: np.empty((2, 0)))
     panels: int = 0
     reason: str | None = None
 
@@ -68,6 +68,9 @@ class Solver(Protocol):
 
     def version(self) -> str:
         """Such as "6.99"; raises `SolverError` where the solver doesn't work."""
+
+    def settings(self) -> dict[str, Any]:
+        """What decides its answers besides the flow, as JSON."""
 
     def solve(
         self, airfoil: Airfoil, reynolds: float, alpha: float, mach: float = 0.0

@@ -48,6 +48,10 @@ class NeuralFoil:
         """Its version and the network's size."""
         return f"{installed('neuralfoil')} {self.size}"
 
+    def settings(self) -> dict[str, Any]:
+        """What decides its answers besides the flow."""
+        return {"size": self.size, "ncrit": self.ncrit}
+
     def solve(
         self, airfoil: Airfoil, reynolds: float, alpha: float, mach: float = 0.0
     ) -> PolarPoint:
@@ -79,7 +83,7 @@ def _pressures(found: dict[str, Any]) -> Points:
     """Cp = 1 − (u/V)² at the stations of the boundary layer, once around."""
     x = (np.arange(_STATIONS) + 0.5) / _STATIONS
     upper, lower = (
-        [1 - float(np.asarray(found[f"{side}_bl_ue/vinf_{i}"]).item()) ** 2 for i in range(_STATIONS)]
+        1 - np.array([found[f"{side}_bl_ue/vinf_{i}"] for i in range(_STATIONS)]).ravel() ** 2
         for side in ("upper", "lower")
     )
     return np.array([[*x[::-1], *x], [*upper[::-1], *lower]])

@@ -79,5 +79,3 @@ def _own_folder() -> Path:
     folder = tempfile.mkdtemp(prefix="it3-aero-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
-
-

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,11 @@ class XFoil:
     def version(self) -> str:
         """Its version, from what it says when it starts."""
         return _version(self._found(), self.timeout)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides its answers besides the flow."""
+        panellings = list(self.panellings)
+        return {"panellings": panellings, "iterations": self.iterations, "ncrit": self.ncrit}
 
     def check(self) -> None:
         """Raise `SolverError` unless XFoil answers for a NACA 0012, as it must."""
