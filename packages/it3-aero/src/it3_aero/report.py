@@ -60,7 +60,7 @@ class Page:
             ) as file:
                 file.write(self.html())
             Path(file.name).chmod(0o644)
-            os.replace(file.name, place)
+            Path(file.name).replace(place)
         except OSError as problem:
             raise IT3Error(f"can't write {place}: {problem.strerror}") from problem
         return place

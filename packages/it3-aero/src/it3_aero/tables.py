@@ -55,10 +55,9 @@ def _joined(group: Sequence[Record], level: str) -> Record:
     reference = sum(r["cpu_seconds"] / r["cost"] for r in group if r["cost"])
     joined["cost"] = sum(seconds) / reference if reference else None
     for key, mean in (("errors", "error"), ("differences", "difference")):
-        parts = [record.get(key) for record in group]
-        if any(part is None for part in parts):
+        if any(record.get(key) is None for record in group):
             raise IT3Error("joining levels needs the numbers of each instance: keep them")
-        joined[key] = [value for part in parts for value in part]
+        joined[key] = [value for record in group for value in record[key]]
         joined[mean] = sum(joined[key]) / len(joined[key]) if joined[key] else None
     return joined
 
@@ -150,9 +149,8 @@ def _interval(row: Row, prefix: str) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    first = cell.split()[0] if cell.split() else "0"
     try:
-        float(first)
+        float((cell.split(maxsplit=1) or ["0"])[0])
     except ValueError:
         return False
     return True

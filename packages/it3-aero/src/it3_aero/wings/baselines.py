@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from it3_core import IT3Error
 from torch import Tensor
 
 from it3_aero.wings.geometry import Airfoil
 from it3_aero.wings.shapes import Shapes
 from it3_aero.wings.solvers import Solver
+from it3_core import IT3Error
 
 __all__ = ["GaussianProcess", "Solved"]
 
@@ -69,8 +69,14 @@ class GaussianProcess:
     def __init__(
         self, known: Shapes, others: Sequence[Shapes] = (), seed: int = 0, most: int = 500
     ) -> None:
-        from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+        from sklearn.gaussian_process import (  # type: ignore[import-untyped]
+            GaussianProcessRegressor,
+        )
+        from sklearn.gaussian_process.kernels import (  # type: ignore[import-untyped]
+            RBF,
+            ConstantKernel,
+            WhiteKernel,
+        )
 
         self._parameters: dict[bytes, Tensor] = {}
         for shapes in (known, *others):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from it3_core import IT3Error
-
 from it3_aero.wings.dataset import WingDataset
-from it3_aero.wings.evaluate import WITHIN, Evaluation, Levels, evaluate_run
+from it3_aero.wings.evaluate import Evaluation, Levels, evaluate_run
 from it3_aero.wings.generate import generate
 from it3_aero.wings.model import Run, Training, train
 from it3_aero.wings.report import write_report
+from it3_core import IT3Error
 
 __all__ = ["Demo", "about", "run_demo"]
 
@@ -88,8 +88,6 @@ def about(dataset: WingDataset, folder: Path, threshold: float = 60.0) -> dict[s
 
 def data_card(dataset: WingDataset) -> dict[str, object]:
     """The card that `generate` wrote, or the settings where there is none."""
-    import json
-
     path = Path(dataset.root) / "card.json"
     if path.is_file():
         card: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))

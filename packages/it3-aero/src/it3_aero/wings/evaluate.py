@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from it3_aero.tables import BEYOND, compact, markdown_table, pooled
+from it3_aero.wings.baselines import GaussianProcess, Solved
+from it3_aero.wings.model import Run, Training, train, train_vanilla
+from it3_aero.wings.network import NetworkSettings
+from it3_aero.wings.shapes import Shapes
 from it3_core import (
     IT3,
     ActMAD,
@@ -19,16 +25,11 @@ from it3_core import (
     Source,
     sensitivity,
 )
+from it3_core.batching import batches
 from it3_core.evaluation import Predictor, Record, evaluate
 from it3_core.metrics import auroc, correlation
 from it3_core.plots import box_by_level, difference_by_level, error_histograms
 from it3_core.summary import Row, markdown, summarise
-
-from it3_aero.tables import BEYOND, compact, markdown_table, pooled
-from it3_aero.wings.baselines import GaussianProcess, Solved
-from it3_aero.wings.model import Run, Training, train, train_vanilla
-from it3_aero.wings.network import NetworkSettings
-from it3_aero.wings.shapes import Shapes
 
 __all__ = ["Evaluation", "Levels", "evaluate_run", "load_evaluation", "methods"]
 
@@ -212,9 +213,7 @@ def _runs(run: Run, shapes: Shapes, seeds: int, progress: bool) -> list[Run]:
         training = Training(run.settings["preset"], seed, run.settings["epochs"], network)
         folder = run.folder / "seeds" / str(seed)
         about = run.settings["about"]
-        found.append(
-            train(shapes, folder, training, card=run.card, about=about, progress=progress)
-        )
+        found.append(train(shapes, folder, training, card=run.card, about=about, progress=progress))
     return found
 
 
@@ -224,8 +223,8 @@ def _answers(run: Run, levels: Levels) -> list[dict[str, Any]]:
     auto = run.method()
     lines = []
     for level, shapes in levels.test.items():
-        got = [method(x) for x in shapes.x.split(16)]
-        final = torch.cat([auto(x).prediction for x in shapes.x.split(16)])
+        got = [method(x) for x in batches(shapes.x, 16)]
+        final = torch.cat([auto(x).prediction for x in batches(shapes.x, 16)])
         before = torch.cat([one.error_before for one in got])
         columns = {
             "y": shapes.y,

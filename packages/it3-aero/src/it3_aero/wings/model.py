@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from it3_aero import __version__
+from it3_aero.wings.network import PRESETS, NetworkSettings, build
+from it3_aero.wings.shapes import Shapes
 from it3_core import (
     Activations,
     Conditioned,
@@ -25,14 +30,10 @@ from it3_core import (
     sensitivity,
     zigzag_loss,
 )
+from it3_core.batching import batches
 from it3_core.checkpoint import load, save
 from it3_core.training import History, fit
 from it3_core.tuning import Candidate, Tail, Tuning, split_tail, tune
-from torch import Tensor
-
-from it3_aero import __version__
-from it3_aero.wings.network import PRESETS, NetworkSettings, build
-from it3_aero.wings.shapes import Shapes
 
 __all__ = ["SHIFTS", "Run", "Training", "candidates", "load_run", "train", "train_vanilla"]
 
@@ -142,7 +143,7 @@ def train(
         rest, held_out, adapter, training, epochs, folder / "training.safetensors", progress
     )
     tail = _tail(rest, training, epochs, folder / "tail.safetensors", progress)
-    trust = Trust.fit(model, adapter, held_out.x.split(64))
+    trust = Trust.fit(model, adapter, batches(held_out.x, 64))
     generator = torch.Generator().manual_seed(training.seed)
     tuning = tune(
         model,
@@ -155,7 +156,7 @@ def train(
         batch_size=16,
         progress=progress,
     )
-    activations = Activations.collect(model, adapter, rest.x.split(64), _watched(model))
+    activations = Activations.collect(model, adapter, batches(rest.x, 64), _watched(model))
     settings = {
         "format": FORMAT,
         "network": training.settings().describe(),
@@ -298,9 +299,7 @@ def _fit(
     return model, history
 
 
-def _tail(
-    rest: Shapes, training: Training, epochs: int, checkpoint: Path, progress: bool
-) -> Tail:
+def _tail(rest: Shapes, training: Training, epochs: int, checkpoint: Path, progress: bool) -> Tail:
     """A network trained half as long without the upper fifth of the labels, and that fifth."""
     inside, tail = (rest.take(rows) for rows in split_tail(rest.y, 0.2))
     held_out, known = _held_out(inside, training.seed)

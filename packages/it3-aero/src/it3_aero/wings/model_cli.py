@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from it3_core import IT3Error
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+from it3_core import IT3Error
 
 __all__ = ["register"]
 
@@ -20,14 +21,14 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that 
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 
 
-class Preset(str, Enum):
+class Preset(StrEnum):
     """Networks by size."""
 
     small = "small"
     paper = "paper"
 
 
-class Adaptation(str, Enum):
+class Adaptation(StrEnum):
     """What to do with the weights at test time."""
 
     auto = "auto"
@@ -51,7 +52,7 @@ def train(
     threshold: Annotated[float, typer.Option(help="The largest L/D to train on.")] = 60.0,
     quiet: Quiet = False,
 ) -> None:
-    """Train a network on profiles up to a lift-to-drag ratio; run again, it goes on where it was."""
+    """Train a network on profiles up to an L/D; started again, it goes on where it was."""
     from it3_aero.wings.dataset import WingDataset
     from it3_aero.wings.demo import about, data_card
     from it3_aero.wings.evaluate import Levels
@@ -114,9 +115,7 @@ def evaluate(
 def predict(
     run: RunFolder,
     shapes: Annotated[list[Path], typer.Argument(metavar="SHAPE...", help="Airfoil .dat files.")],
-    adapt: Annotated[
-        Adaptation, typer.Option(help="auto is what tuning chose.")
-    ] = Adaptation.auto,
+    adapt: Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")] = Adaptation.auto,
     verify: Annotated[bool, typer.Option("--verify", help="Ask XFoil too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the shapes.")] = None,

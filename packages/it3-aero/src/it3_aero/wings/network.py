@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as nnf
-from it3_core import Conditioned, IT3Error, Regression, condition
 from torch import Tensor, nn
 
 from it3_aero.gmm import RingGMM, gaussian_weights, ring_pseudo
+from it3_core import Conditioned, IT3Error, Regression, condition
 
 __all__ = ["PRESETS", "NetworkSettings", "OutlineTrunk", "WingNet", "build"]
 

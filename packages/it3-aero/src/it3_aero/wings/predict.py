@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from it3_core import IT3, IT3Error, Method, Source
-
 from it3_aero.wings.files import read_airfoil, shown
 from it3_aero.wings.geometry import Airfoil
 from it3_aero.wings.graph import to_graph
 from it3_aero.wings.model import Run
 from it3_aero.wings.shapes import outlines
 from it3_aero.wings.solvers import Solver
+from it3_core import IT3, IT3Error, Method, Source
 
 __all__ = ["Adapt", "Prediction", "answer", "draw", "method_for", "predict", "verify"]
 
@@ -203,4 +202,3 @@ def draw(predictions: Sequence[Prediction], path: str | os.PathLike[str]) -> Non
         raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
     except ValueError as problem:
         raise IT3Error(f"can't save a picture as {path}: {problem}") from problem
-

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from it3_core import IT3Error, __version__ as core_version
 from matplotlib.figure import Figure
 
 from it3_aero import __version__
@@ -16,6 +15,8 @@ from it3_aero.tables import BEYOND, label
 from it3_aero.wings.evaluate import WITHIN, Evaluation, Levels, figures
 from it3_aero.wings.model import Run
 from it3_aero.wings.shapes import Shapes
+from it3_core import IT3Error
+from it3_core import __version__ as core_version
 
 __all__ = ["QUADRANTS", "quadrant", "write_report"]
 
@@ -263,8 +264,8 @@ def _online(found: Evaluation) -> list[str]:
         )
     return [
         text(
-            "The same levels as one stream, sorted by L/D: online IT³ keeps what it has learnt from "
-            "batch to batch and follows a moving average of itself; the others start anew."
+            "The same levels as one stream, sorted by L/D: online IT³ keeps what it has learnt "
+            "from batch to batch and follows a moving average of itself; the others start anew."
         ),
         table(lines),
     ]
@@ -282,7 +283,10 @@ def _costs(found: Evaluation) -> list[str]:
         costs = [cells.get((name, size)) for size in [*sizes, None]]
         lines.append([name, *("" if cost is None else f"{cost:.1f}" for cost in costs)])
     return [
-        text("CPU time as a multiple of a plain answer to the same batch. The paper: ActMAD 3, IT³ 4."),
+        text(
+            "CPU time as a multiple of a plain answer to the same batch. The paper has 3 for "
+            "ActMAD and 4 for IT³."
+        ),
         table(lines),
     ]
 

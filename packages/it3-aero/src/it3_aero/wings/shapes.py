@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from it3_core import IT3Error
 from torch import Tensor
+
+from it3_core import IT3Error
 
 __all__ = ["Shapes", "outlines"]
 
