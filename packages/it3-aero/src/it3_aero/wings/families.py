@@ -18,18 +18,15 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of profile: what makes one from parameters, and where those are drawn from.
+    """A kind of profile: what makes one from parameters, and where those are drawn from, evenly.
 
     Attributes:
         make: from parameters by name to the profile.
         ranges: of the parameters, by name.
-        power: exponents by name: 1 draws evenly, 2 draws twice as often near the range's low end
-            as at its middle, and so on.
     """
 
     make: Callable[..., Airfoil]
     ranges: dict[str, Range]
-    power: dict[str, float]
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -37,16 +34,15 @@ class Family:
         return tuple(self.ranges)
 
 
+# Camber decides the lift-to-drag ratio. At Re 1e6 and no angle of attack, up to 2.3 % puts 5 % of
+# the profiles beyond 60, as in the paper, with a thin tail; up to 7 % puts half of them there. With
+# up to 2.7 % it is about a tenth, enough for levels of some 70 profiles each out of 2,000.
 FAMILIES = {
     "naca4": Family(
-        naca4,
-        {"camber": (0.0, 0.06), "position": (0.2, 0.7), "thickness": (0.06, 0.2)},
-        {"camber": 2.0},
+        naca4, {"camber": (0.0, 0.027), "position": (0.2, 0.7), "thickness": (0.06, 0.2)}
     ),
     "naca5": Family(
-        naca5,
-        {"lift": (0.0, 0.9), "position": (0.05, 0.25), "thickness": (0.06, 0.2)},
-        {"lift": 2.0},
+        naca5, {"lift": (0.0, 0.9), "position": (0.05, 0.25), "thickness": (0.06, 0.2)}
     ),
 }
 
@@ -65,7 +61,7 @@ def draw(
     kind = FAMILIES[family]
     even = np.random.default_rng([seed, sample]).random(len(kind.ranges)).tolist()
     return {
-        name: round(low + (high - low) * share ** kind.power.get(name, 1.0), 6)
+        name: round(low + (high - low) * share, 6)
         for share, (name, (low, high)) in zip(
             even, (dict(kind.ranges) | dict(ranges or {})).items(), strict=True
         )

@@ -91,15 +91,13 @@ def generate(
         if store.samples and max(store.samples) >= n:
             raise IT3Error(f"{out} holds {max(store.samples) + 1} profiles already, more than {n}")
         bar = SampleProgress("profiles", n, len(store.samples), progress)
-        try:
-            if len(store.samples) < n:
-                with placed as (where, under_way), bar:
-                    fan_out(
-                        *(store, work, range(n), where, under_way),
-                        done=lambda record: bar.add("problem" in record),
-                    )
-        finally:
-            card = _card(store, n)
+        if len(store.samples) < n:
+            with placed as (where, under_way), bar:
+                fan_out(
+                    *(store, work, range(n), where, under_way),
+                    done=lambda record: bar.add("problem" in record),
+                )
+        card = _card(store, n)
         folder = Path(out)
         write_whole(folder / "card.json", (json.dumps(card, indent=2) + "\n").encode())
         if card["counts"]["answered"]:
