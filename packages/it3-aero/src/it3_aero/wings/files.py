@@ -97,16 +97,22 @@ def _parse(text: str) -> tuple[str, Points]:
     """The name in a file's head, if any, and its points once around."""
     header: list[str] = []
     pairs: list[tuple[float, float]] = []
+    note = ""  # what follows the points in many files: who made them, and when
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or _COMMENT.match(line):
             continue
         pair = _pair(line)
+        odd = f"line {number} is not a pair of numbers: {shown(line.strip()[:40])}"
+        if pair is not None and note:
+            raise IT3Error(note)  # it was no note: there are points on both sides of it
         if pair is not None:
             pairs.append(pair)
         elif not pairs:
             header.append(line)
-        elif not _is_word(line):
-            raise IT3Error(f"line {number} is not a pair of numbers: {shown(line.strip()[:40])}")
+        elif not note and not _is_note(line):
+            raise IT3Error(odd)
+        elif any(sign.isdigit() for sign in line):  # others may be a heading: "Lower surface"
+            note = note or odd
         if len(header) > 20:
             break
     if not pairs:
@@ -132,9 +138,9 @@ def _pair(line: str) -> tuple[float, float] | None:
     return x, y
 
 
-def _is_word(line: str) -> bool:
-    """Whether a line among the points is a heading, such as "Lower surface"."""
-    return not any(sign.isdigit() for sign in line) and "nan" not in line.lower()
+def _is_note(line: str) -> bool:
+    """Whether a line is words, and not a pair of numbers that was damaged."""
+    return any(sign.isalpha() for sign in line) or line.strip()[0] not in "+-.0123456789"
 
 
 def _without_counts(points: Points) -> Points:

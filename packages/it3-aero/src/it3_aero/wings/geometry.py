@@ -26,7 +26,7 @@ Points = npt.NDArray[np.float64]
 FEWEST, MOST = 10, 5000
 """Points that an outline may have."""
 
-THINNEST, THICKEST = 0.003, 0.6
+THINNEST, THICKEST = 0.003, 0.9
 """Thickness, as a share of the chord, of what may be called an airfoil."""
 
 _SAME = 1e-7  # points nearer than that, in chords, are one
