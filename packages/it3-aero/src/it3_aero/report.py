@@ -121,7 +121,11 @@ def table(lines: Sequence[Sequence[str]], caption: str = "", best: bool = False)
     if not lines:
         raise IT3Error("there is no line to put into a table")
     header, *body = lines
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    numeric = [all(_is_number(line[i]) for line in body if line[i]) for i in range(len(header))]
+    head = "".join(
+        f"<th class=n>{html.escape(cell)}</th>" if right else f"<th>{html.escape(cell)}</th>"
+        for cell, right in zip(header, numeric, strict=True)
+    )
     rows = [f"<tr>{''.join(_cell(cell, best) for cell in line)}</tr>" for line in body]
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     return (
@@ -164,12 +168,14 @@ def columns(*parts: str) -> str:
 
 
 def _cell(cell: str, best: bool) -> str:
-    start = cell.lstrip("+-−<≤≈ ")
-    numeric = start[:1].isdigit()
     kind = "better" if best and cell == "better" else "worse" if best and cell == "worse" else ""
-    classes = " ".join(name for name in ("n" if numeric else "", kind) if name)
+    classes = " ".join(name for name in ("n" if _is_number(cell) else "", kind) if name)
     opening = f'<td class="{classes}">' if classes else "<td>"
     return f"{opening}{html.escape(cell)}</td>"
+
+
+def _is_number(cell: str) -> bool:
+    return cell.lstrip("+-−<≤≈ ")[:1].isdigit()
 
 
 def _plain(value: Any) -> str:
@@ -237,7 +243,9 @@ table { border-collapse: collapse; width: 100%; font-size: .88rem; margin: 6px 0
 th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 th { font-weight: 600; color: var(--soft); vertical-align: bottom; }
-td.n { text-align: right; white-space: nowrap; }
+td.n, th.n { text-align: right; }
+td.n { white-space: nowrap; }
+th:first-child, td:first-child { white-space: nowrap; }
 td.better { color: #0f766e; font-weight: 600; }
 td.worse { color: #b42318; font-weight: 600; }
 dl { margin: 0; font-size: .92rem; }

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from it3_aero import __version__
-from it3_aero.wings.network import PRESETS, NetworkSettings, build
+from it3_aero.wings.network import PRESETS, NetworkSettings, build, zigzag
 from it3_aero.wings.shapes import Shapes
 from it3_core import (
     Activations,
@@ -276,7 +276,7 @@ def _fit(
     epochs: int,
     checkpoint: Path,
     progress: bool,
-    loss: Callable[..., Tensor] = zigzag_loss,
+    loss: Callable[..., Tensor] = zigzag,
 ) -> tuple[Conditioned, History]:
     with torch.random.fork_rng([]):
         torch.manual_seed(training.seed)

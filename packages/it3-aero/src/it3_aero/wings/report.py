@@ -63,8 +63,9 @@ def write_report(
         raise IT3Error("the evaluation holds no shape to report on: evaluate again")
     page = Page("Wings: lift-to-drag with a trust gauge", _subtitle(run))
     page.section("In short", text(*_verdict(run, found)), cards(_cards(run, found)))
-    page.section("Whom to believe", *_trust(levels, found))
-    page.section("What adaptation does", *_adaptation(found))
+    drawn = figures(found)
+    page.section("Whom to believe", *_trust(levels, found, drawn.get("errors")))
+    page.section("What adaptation does", *_adaptation(found, drawn))
     page.section("Online, on the stream of growing L/D", *_online(found))
     page.section("Costs", *_costs(found))
     page.section("What tuning chose", *_tuning(run, found))
@@ -135,7 +136,7 @@ def _cards(run: Run, found: Evaluation) -> list[tuple[str, str, str]]:
     return made
 
 
-def _trust(levels: Levels, found: Evaluation) -> list[str]:
+def _trust(levels: Levels, found: Evaluation, errors: Figure | None) -> list[str]:
     shapes = {
         (level, name): (part, row)
         for level, part in levels.test.items()
@@ -154,7 +155,6 @@ def _trust(levels: Levels, found: Evaluation) -> list[str]:
             continue
         drawn = [(line, *shapes[line["level"], line["name"]]) for line in chosen]
         parts.append(picture(_draw(drawn, colour, title), title))
-    figure = figures(found).get("errors")
     return [
         text(
             f"A shape is trusted unless its idempotence error |F(x, y₀) − y₀| is above that of "
@@ -163,12 +163,12 @@ def _trust(levels: Levels, found: Evaluation) -> list[str]:
         ),
         columns(*parts),
         picture(
-            figure,
+            errors,
             "histograms of idempotence errors",
             "Idempotence errors of known shapes, and of shapes beyond before and after one step of "
             "the paper's IT³ (batch 16), as in the paper's Figure 2.",
         )
-        if figure is not None
+        if errors is not None
         else "",
     ]
 
@@ -215,8 +215,7 @@ def _draw(
     return figure
 
 
-def _adaptation(found: Evaluation) -> list[str]:
-    made = figures(found)
+def _adaptation(found: Evaluation, made: Mapping[str, Figure]) -> list[str]:
     parts = [
         table(found.table(), "Mean absolute error in L/D. “Harm” is the change on known shapes."),
         picture(
@@ -310,7 +309,7 @@ def _tuning(run: Run, found: Evaluation) -> list[str]:
 
 
 def _data(run: Run, levels: Levels) -> list[str]:
-    card = {k: v for k, v in run.card.items() if not isinstance(v, list) or len(v) < 12}
+    card = _flat(run.card)
     card |= {"training shapes": len(levels.train)}
     card |= {f"test shapes, {name}": len(shapes) for name, shapes in levels.test.items()}
     figure = Figure(figsize=(5.0, 3.2), layout="constrained")
@@ -329,6 +328,17 @@ def _data(run: Run, levels: Levels) -> list[str]:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     return [columns(facts(card), picture(figure, "histogram of L/D"))]
+
+
+def _flat(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a data card says, without what is drawn beside it."""
+    found: dict[str, Any] = {}
+    for name, value in card.items():
+        if name in ("settings", "counts", "lift_to_drag") and isinstance(value, Mapping):
+            found |= {str(k).replace("_", " "): v for k, v in value.items() if k != "histogram"}
+        elif value not in ({}, [], None):
+            found[str(name).replace("_", " ")] = value
+    return {k: v for k, v in found.items() if k not in ("kind", "format")}
 
 
 def _training(run: Run, found: Evaluation) -> list[str]:
