@@ -137,16 +137,24 @@ def table(lines: Sequence[Sequence[str]], caption: str = "", best: bool = False)
 def picture(figure: Any, alt: str, caption: str = "", dpi: int = 160) -> str:
     """A matplotlib figure (or the bytes of a PNG) as a picture inside the page.
 
+    Args:
+        figure: what to show.
+        alt: what it shows, for those who can't see it.
+        caption: below it.
+        dpi: pixels to the inch, of the figure or of the PNG.
+
     Example:
         >>> picture(b"not really a PNG", "a picture")[:30]
         '<figure><div class=scroll><img'
     """
     if isinstance(figure, bytes):
-        data, width = figure, 640
+        data = figure
     else:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
-        data, width = buffer.getvalue(), round(100 * figure.get_figwidth())
+        data = buffer.getvalue()
+    pixels = int.from_bytes(data[16:20], "big")  # where a PNG says how wide it is
+    width = round(100 * pixels / dpi)
     source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
     below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
     # On a phone a picture keeps enough of its width to be read, and scrolls.

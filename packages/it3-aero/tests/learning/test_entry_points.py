@@ -26,8 +26,8 @@ def test_demo_makes_all_of_it(demo: Path) -> None:
     assert page.count("data:image/png;base64,") >= 7
     assert "NeuralFoil" in page
     assert load_run(demo / "run").settings["about"]["solver"].startswith("NeuralFoil")
-    evaluation = demo / "run" / "evaluation"
-    methods = {json.loads(line)["method"] for line in open(evaluation / "records.jsonl")}  # noqa: PTH123, SIM115
+    records = (demo / "run" / "evaluation" / "records.jsonl").read_text(encoding="utf-8")
+    methods = {json.loads(line)["method"] for line in records.splitlines()}
     assert "NeuralFoil" not in methods  # no yardstick for its own answers
     assert {"source", "IT³ paper", "online IT³", "Gaussian process"} <= methods
 
@@ -105,7 +105,7 @@ def test_train_says_what_it_did(
         ["train", "RUN", "--out", "OUT"],
         ["predict", "RUN", "a.dat", "--adapt", "sometimes"],
     ],
-    ids=lambda arguments: " ".join(arguments),
+    ids=" ".join,
 )
 def test_what_is_not_there_is_one_line_and_exit_code_2(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

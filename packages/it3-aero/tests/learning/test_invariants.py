@@ -130,6 +130,18 @@ def test_killed_training_goes_on(
     )
 
 
+def test_finished_training_is_not_done_again(
+    copy_of_run: Path, levels: Levels, tiny: NetworkSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = (copy_of_run / "model.safetensors").read_bytes()
+    monkeypatch.setattr(model_module, "fit", None)
+    training = Training(epochs=60, network=tiny)
+    train(levels.train, copy_of_run, training, progress=False)
+    assert (copy_of_run / "model.safetensors").read_bytes() == written
+    with pytest.raises(TypeError):  # other labels are another training
+        train(Shapes(levels.train.x, levels.train.y + 1, levels.train.names), copy_of_run, training)
+
+
 def test_vanilla_net_never_saw_a_signal(copy_of_run: Path, levels: Levels) -> None:
     run = load_run(copy_of_run)
     vanilla = train_vanilla(run, levels.train, progress=False)

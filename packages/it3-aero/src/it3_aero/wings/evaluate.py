@@ -34,6 +34,10 @@ from it3_core.summary import Row, markdown, summarise
 __all__ = ["Evaluation", "Levels", "evaluate_run", "load_evaluation", "methods"]
 
 WITHIN = "in distribution"
+"""The name of the first level."""
+
+DPI = 160
+"""Of the pictures."""
 
 _ONCE = ("source", "second pass", "vanilla net", "NeuralFoil", "Gaussian process")
 
@@ -291,7 +295,7 @@ def _written(found: Evaluation) -> Evaluation:
         except OSError as problem:
             raise IT3Error(f"can't write {folder / name}: {problem.strerror}") from problem
     for name, figure in figures(whole).items():
-        figure.savefig(folder / f"{name}.png", dpi=160)
+        figure.savefig(folder / f"{name}.png", dpi=DPI)
     return whole
 
 

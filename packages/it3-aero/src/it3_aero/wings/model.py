@@ -32,6 +32,7 @@ from it3_core import (
 )
 from it3_core.batching import batches
 from it3_core.checkpoint import load, save
+from it3_core.tensorfile import digest
 from it3_core.training import History, fit
 from it3_core.tuning import Candidate, Tail, Tuning, split_tail, tune
 
@@ -136,9 +137,21 @@ def train(
     """
     training = training or Training()
     folder = _made(out)
+    known: dict[str, Any] = {
+        "format": FORMAT,
+        "network": training.settings().describe(),
+        "preset": training.preset,
+        "seed": training.seed,
+        "epochs": training.most_epochs(),
+        "nodes": int(shapes.x.shape[1]),
+        "shapes": digest({"x": shapes.x, "y": shapes.y}, {})[:16],
+    }
+    finished = _finished(folder, known)
+    if finished is not None:
+        return finished
     held_out, rest = _held_out(shapes, training.seed)
     adapter = Regression.fit(rest.y)
-    epochs = training.most_epochs()
+    epochs = known["epochs"]
     model, history = _fit(
         rest, held_out, adapter, training, epochs, folder / "training.safetensors", progress
     )
@@ -158,12 +171,7 @@ def train(
     )
     activations = Activations.collect(model, adapter, batches(rest.x, 64), _watched(model))
     settings = {
-        "format": FORMAT,
-        "network": training.settings().describe(),
-        "preset": training.preset,
-        "seed": training.seed,
-        "epochs": epochs,
-        "nodes": int(shapes.x.shape[1]),
+        **known,
         "sensitivity": sensitivity(model, adapter, held_out.x),
         "held_out_error": float(adapter.error(model(held_out.x, adapter.neutral(held_out.x)),
                                               held_out.y).mean().detach()),
@@ -307,6 +315,15 @@ def _tail(rest: Shapes, training: Training, epochs: int, checkpoint: Path, progr
     short = max(1, epochs // 2)
     model, _ = _fit(known, held_out, adapter, training, short, checkpoint, progress)
     return Tail(model, tail.x, tail.y)
+
+
+def _finished(folder: Path, known: Mapping[str, Any]) -> Run | None:
+    """The RUN in this folder, where it is whole and was made with just these settings."""
+    try:
+        run = load_run(folder)
+    except IT3Error:
+        return None
+    return run if known.items() <= run.settings.items() else None
 
 
 def _held_out(shapes: Shapes, seed: int) -> tuple[Shapes, Shapes]:

@@ -178,15 +178,36 @@ def demo(
     made = run_demo(
         out, n=n, seed=seed, solver=solver, training=training, progress=not quiet, say=console.print
     )
-    header, *lines = made.evaluation.table()
-    shown = Table(title="mean |error| in L/D", title_justify="left")
-    for name in header:
-        shown.add_column(name, justify="left" if name == "method" else "right")
-    for line in lines:
-        shown.add_row(*line)
-    console.print(shown)
+    console.print(_short_table(made.evaluation))
     console.print(made.run.tuning.reason)
     console.print(f"report: {made.report}", soft_wrap=True)
+
+
+def _short_table(found: Any) -> Table:
+    """One line a method, at the largest batch."""
+    from it3_aero.wings.evaluate import WITHIN
+
+    shown = Table(title="mean |error| in L/D", title_justify="left")
+    shown.add_column("method", no_wrap=True)
+    for name in ("known shapes", "beyond", "change", "cost"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    known = {(r["method"], r["batch_size"]): r for r in found.rows if r["level"] == WITHIN}
+    last = found.rows[-1]["level"]
+    rows = {r["method"]: r for r in found.rows if r["level"] == last}  # the largest batch is last
+    for method, row in rows.items():
+        before = known[method, row["batch_size"]]["error"]
+        if row["error"] is None or before is None:
+            shown.add_row(method, "failed", "failed", "", "")
+            continue
+        change = "" if row["relative"] is None else f"{100 * row['relative']:+.1f} %"
+        shown.add_row(
+            method,
+            f"{before:.2f}",
+            f"{row['error']:.2f}",
+            "" if method == row["reference"] else change,
+            "" if row["cost"] is None else f"{row['cost']:.1f}",
+        )
+    return shown
 
 
 def _levels(run: Any, data: Path | None) -> tuple[Any, bool]:
