@@ -17,6 +17,8 @@ from it3_core import IT3Error
 
 __all__ = ["cores", "pool"]
 
+_PATIENCE = 10.0  # seconds that a scheduler may take to answer
+
 
 def cores() -> int:
     """How many cores this process may use.
@@ -65,7 +67,7 @@ def _cluster(address: str) -> Iterator[tuple[Executor, int]]:
     except ImportError:
         raise IT3Error('--dask needs an extra: pip install "it3-aero[dask]"') from None
     try:
-        client = distributed.Client(address, timeout=10, set_as_default=False)
+        client = distributed.Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError, TypeError) as problem:
         reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise IT3Error(f"can't reach a Dask scheduler at {address}: {reason}") from None

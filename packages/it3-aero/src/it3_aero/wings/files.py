@@ -76,6 +76,8 @@ def _text(path: Path) -> str:
             raise IT3Error("this is not a regular file")
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
+    except IT3Error:
+        raise
     except OSError as problem:
         raise IT3Error(f"can't be read: {problem.strerror}") from None
     except ValueError:  # a NUL in the name
@@ -140,7 +142,8 @@ def _pair(line: str) -> tuple[float, float] | None:
 
 def _is_note(line: str) -> bool:
     """Whether a line is words, and not a pair of numbers that was damaged."""
-    return any(sign.isalpha() for sign in line) or line.strip()[0] not in "+-.0123456789"
+    words = any(sign.isalpha() or sign == "/" for sign in line)
+    return words or line.strip()[0] not in "+-.0123456789"
 
 
 def _without_counts(points: Points) -> Points:

@@ -292,19 +292,16 @@ def _without_repeats(points: Points) -> Points:
 
 
 def _opened(points: Points) -> Points:
-    """The same ring, from the trailing edge on."""
-    rear = points[:, 0] > 0.98
-    if rear[0] and rear[-1]:
-        return points
+    """The same ring, from the trailing edge to the trailing edge."""
     ring = points[:-1] if np.hypot(*(points[0] - points[-1])) < _SAME else points
-    tip = int(np.argmax(ring[:, 0]))
-    ring = np.roll(ring, -tip, axis=0)
-    # A blunt edge has a second corner, on one side or the other; the ring opens between them.
-    gaps = {1: ring[1] - ring[0], -1: ring[-1] - ring[0]}
-    corner = min(gaps, key=lambda step: -gaps[step][0] - 1e-9 * step)
-    if gaps[corner][0] < -1e-3:  # sharp: the tip is both the beginning and the end
-        return np.concatenate([ring, ring[:1]])
-    return np.roll(ring, -1, axis=0) if corner == 1 else ring
+    ring = np.roll(ring, -int(np.argmax(ring[:, 0])), axis=0)
+    # A blunt edge has a second corner, steeply above or below; the ring opens between the two.
+    after, before = np.abs(ring[1] - ring[0]), np.abs(ring[-1] - ring[0])
+    if before[1] > 1.5 * before[0]:
+        return ring
+    if after[1] > 1.5 * after[0]:
+        return np.roll(ring, -1, axis=0)
+    return np.concatenate([ring, ring[:1]])  # sharp: the tip is both the beginning and the end
 
 
 def _area(points: Points) -> float:
@@ -321,7 +318,7 @@ def _thickness(points: Points) -> float:
 
 
 def _check_shape(points: Points) -> None:
-    place = _crossing(points)
+    place = None if _one_above_the_other(points) else _crossing(points)
     if place is not None:
         x, y = place
         raise IT3Error(f"the outline crosses itself near x/c = {x:.3f}, y/c = {y:.3f}")
@@ -337,6 +334,18 @@ def _check_shape(points: Points) -> None:
     back = np.diff(points[:, 0])
     if back[:nose].clip(0).sum() + (-back[nose:]).clip(0).sum() > 0.2:
         raise IT3Error("this is not an airfoil: its sides run back and forth along the chord")
+
+
+def _one_above_the_other(points: Points) -> bool:
+    """Whether the sides are curves over x that don't touch, and so can't cross: quick to see."""
+    nose = int(np.argmin(points[:, 0]))
+    upper, lower = points[nose::-1], points[nose:]
+    sides = (upper, lower)
+    if any(len(side) < 2 or (np.diff(side[:, 0]) <= 0).any() for side in sides):
+        return False
+    at = points[(points[:, 0] > 0) & (points[:, 0] < min(upper[-1, 0], lower[-1, 0])), 0]
+    gaps = np.interp(at, *upper.T) - np.interp(at, *lower.T)
+    return bool((gaps > 0).all())
 
 
 def _crossing(points: Points) -> Points | None:
