@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from it3_aero.wings import Airfoil, XFoil
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
@@ -32,24 +28,6 @@ def xfoil() -> XFoil:
     solver = XFoil()
     solver.check()
     return solver
-
-
-@pytest.fixture(scope="session")
-def run() -> Run:
-    """The command line, in a process of its own."""
-
-    def call(*arguments: object, timeout: float = 120, **options: object) -> object:
-        command = [sys.executable, "-m", "it3_aero", *map(str, arguments)]
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            **options,  # type: ignore[call-overload]
-        )
-
-    return call  # type: ignore[return-value]
 
 
 @pytest.fixture

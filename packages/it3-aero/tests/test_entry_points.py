@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,8 +12,6 @@ import pytest
 import it3_aero
 from it3_aero import wings
 from it3_aero.__main__ import main
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_version_is_the_metadata_s() -> None:
@@ -28,14 +25,13 @@ def test_every_public_name_is_there() -> None:
         wings.nothing  # noqa: B018
 
 
-def test_the_script_is_the_module(run: Run) -> None:
+def test_the_script_is_there() -> None:
     script = Path(sys.executable).with_name("it3-aero")
     done = subprocess.run(
         [script, "--help"], capture_output=True, text=True, timeout=60, check=True
     )
     assert "Usage: it3-aero" in done.stdout
     assert "aerodynamics" in done.stdout
-    assert done.stdout == run("--help").stdout
 
 
 def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,11 @@ class Split:
         validation: below it too, held out to stop early and to tune.
         test: below it too, held out for the in-distribution figures.
         levels: beyond the threshold, by name, from the nearest to the furthest.
+
+    Example:
+        >>> split = Split([0, 3], [1], [2], {"L/D 60–70": [5], "L/D 70–90": [4]})
+        >>> split.beyond
+        [5, 4]
     """
 
     train: list[int]
@@ -72,8 +77,8 @@ class WingDataset(InMemoryDataset):  # type: ignore[misc]  # torch-geometric has
         ...     wings = WingDataset(folder)
         >>> wings
         WingDataset(4)
-        >>> wings[0].keys()
-        ['pos', 'edge_index', 'edge_attr', 'y', 'cl', 'cd', 'cm', 'cp', ...]
+        >>> wings[0].y.shape, wings[0].pos.shape, wings.parameter_names
+        (torch.Size([1, 1]), torch.Size([128, 2]), ('camber', 'position', 'thickness'))
     """
 
     def __init__(

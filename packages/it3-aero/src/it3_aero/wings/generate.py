@@ -128,8 +128,13 @@ class Work:
     def __call__(self, sample: int) -> Record:
         """The sample with a number, or its `problem`."""
         parameters = draw(self.family, self.seed, sample, dict(self.ranges))
-        airfoil = FAMILIES[self.family].make(**parameters)
-        record: Record = {"sample": sample, "name": airfoil.name, "parameters": parameters}
+        record: Record = {"sample": sample, "name": f"{self.family} {sample}"}
+        record["parameters"] = parameters
+        try:
+            airfoil = FAMILIES[self.family].make(**parameters)
+        except IT3Error as problem:  # a corner of the ranges in which there is no such profile
+            return record | {"problem": str(problem)}
+        record["name"] = airfoil.name
         point = self.solver.solve(airfoil, self.reynolds, self.alpha, self.mach)
         if not point.converged:
             return record | {"problem": point.reason}

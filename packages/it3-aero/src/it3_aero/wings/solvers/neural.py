@@ -33,7 +33,7 @@ class NeuralFoil:
         >>> from it3_aero.wings import naca
         >>> point = NeuralFoil().solve(naca("2412"), reynolds=1e6, alpha=0.0)
         >>> point.converged, round(point.lift_to_drag)
-        (True, 42)
+        (True, 43)
     """
 
     size: str = "xlarge"
