@@ -158,7 +158,7 @@ def test_shifts_are_small_and_repeatable(made_up: Shapes) -> None:
         first = shift(made_up.x, generator=torch.Generator().manual_seed(1))
         second = shift(made_up.x, generator=torch.Generator().manual_seed(1))
         assert torch.equal(first, second)
-        assert 0 < float((first - made_up.x).abs().max()) < 0.02
+        assert 0 < float((first - made_up.x).abs().max()) < 0.1
 
 
 @pytest.mark.parametrize("adapt", ["auto", "instance", "batch", "none"])

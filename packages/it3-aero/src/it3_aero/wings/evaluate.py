@@ -26,10 +26,11 @@ from it3_core import (
     sensitivity,
 )
 from it3_core.batching import batches
-from it3_core.evaluation import Predictor, Record, evaluate
+from it3_core.evaluation import Predictor, Record, evaluate, read_records, write_records
 from it3_core.metrics import auroc, correlation
 from it3_core.plots import box_by_level, difference_by_level, error_histograms
 from it3_core.summary import Row, markdown, summarise
+from it3_core.tensorfile import digest
 
 __all__ = ["Evaluation", "Levels", "evaluate_run", "load_evaluation", "methods"]
 
@@ -178,7 +179,7 @@ def evaluate_run(
             in_distribution=WITHIN,
             once=[n for n in predictors if n in _ONCE or (n == "IT³ auto" and steady)],
             streams=["online IT³"],
-            path=folder / "records.jsonl",
+            path=_part(folder, one, levels),
             progress=progress,
         )
         answers = _answers(one, levels)
@@ -196,8 +197,6 @@ def load_evaluation(folder: str | Path) -> Evaluation:
         ...
         it3_core.errors.IT3Error: /nowhere holds no evaluation: make one with 'it3-aero wings ...'
     """
-    from it3_core.evaluation import read_records
-
     place = Path(folder)
     if not (place / "summary.json").is_file():
         raise IT3Error(f"{place} holds no evaluation: make one with 'it3-aero wings evaluate'")
@@ -219,6 +218,16 @@ def _runs(run: Run, shapes: Shapes, seeds: int, progress: bool) -> list[Run]:
         about = run.settings["about"]
         found.append(train(shapes, folder, training, card=run.card, about=about, progress=progress))
     return found
+
+
+def _part(folder: Path, run: Run, levels: Levels) -> Path:
+    """Where a seed's records gather: a file of its own for each network, tuning and test set."""
+    tensors = dict(run.model.state_dict())
+    for number, shapes in enumerate(levels.test.values()):
+        tensors |= {f"test.{number}.x": shapes.x, f"test.{number}.y": shapes.y}
+    whole = digest(tensors, {"tuning": run.tuning.describe(), "levels": list(levels.test)})
+    (folder / "parts").mkdir(exist_ok=True)
+    return folder / "parts" / f"{run.seed}-{whole[:12]}.jsonl"
 
 
 def _answers(run: Run, levels: Levels) -> list[dict[str, Any]]:
@@ -294,6 +303,8 @@ def _written(found: Evaluation) -> Evaluation:
             (folder / name).write_text(content, encoding="utf-8")
         except OSError as problem:
             raise IT3Error(f"can't write {folder / name}: {problem.strerror}") from problem
+    (folder / "records.jsonl").unlink(missing_ok=True)
+    write_records(found.records, folder / "records.jsonl")
     for name, figure in figures(whole).items():
         figure.savefig(folder / f"{name}.png", dpi=DPI)
     return whole

@@ -42,7 +42,7 @@ FORMAT = 1
 """Of a RUN; another one can't be read."""
 
 HELD_OUT = 0.15
-"""Share of the training shapes that early stopping, trust and tuning look at."""
+"""Share of the training shapes that early stopping, trust and tuning look at; 20 at least."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def train(
 
     Example:
         >>> import tempfile, torch
-        >>> shapes = Shapes(torch.rand(40, 10, 2), torch.rand(40) * 60, [str(i) for i in range(40)])
+        >>> shapes = Shapes(torch.rand(60, 10, 2), torch.rand(60) * 60, [str(i) for i in range(60)])
         >>> tiny = Training(epochs=1, network=NetworkSettings(layers=2, channels=4, hidden=4))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     run = train(shapes, folder, tiny, progress=False)
@@ -239,29 +239,31 @@ def load_run(folder: str | Path) -> Run:
     )
 
 
-def _noise(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Points off by a thousandth of the chord, as on a scanned or hand-measured section."""
-    return x + 1e-3 * torch.randn(x.shape, generator=generator)
+def _noisy(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Points off by half a thousandth of the chord, as on a section measured by hand."""
+    return x + 5e-4 * torch.randn(x.shape, generator=generator)
 
 
-def _thicker(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Heights overstated by 3 %, as with a wrong scale."""
-    return x * torch.tensor([1.0, 1.03])
+def _rounded(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Coordinates written down with three decimals."""
+    return x.round(decimals=3)
 
 
-def _turned(x: Tensor, generator: torch.Generator) -> Tensor:
-    """A section laid down up to half a degree off."""
-    angle = (torch.rand(len(x), 1, generator=generator) - 0.5) * torch.pi / 180
-    turned: Tensor = x + torch.stack([x[..., 1] * angle, (0.5 - x[..., 0]) * angle], -1)
-    return turned
+def _coarse(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Every fourth node, and straight lines between."""
+    here = torch.arange(x.shape[1])
+    low = here - here % 4
+    high = (low + 4).clamp_max(x.shape[1])
+    share = ((here - low) / (high - low)).view(1, -1, 1)
+    return torch.lerp(x[:, low], x[:, high % x.shape[1]], share)
 
 
 SHIFTS: dict[str, Callable[..., Tensor]] = {
-    "noisy outline": _noise,
-    "wrong scale": _thicker,
-    "turned": _turned,
+    "noisy outline": _noisy,
+    "rounded outline": _rounded,
+    "coarse outline": _coarse,
 }
-"""What goes wrong when a section is measured; its L/D stays what it was."""
+"""What happens to outlines on their way into a file; the L/D is still that of the true one."""
 
 
 def candidates(model: Conditioned) -> list[Candidate]:
@@ -310,7 +312,7 @@ def _fit(
 def _tail(rest: Shapes, training: Training, epochs: int, checkpoint: Path, progress: bool) -> Tail:
     """A network trained half as long without the upper fifth of the labels, and that fifth."""
     inside, tail = (rest.take(rows) for rows in split_tail(rest.y, 0.2))
-    held_out, known = _held_out(inside, training.seed)
+    held_out, known = _held_out(inside, training.seed, least=4)
     adapter = Regression.fit(rest.y)  # the one that tuning measures with
     short = max(1, epochs // 2)
     model, _ = _fit(known, held_out, adapter, training, short, checkpoint, progress)
@@ -326,9 +328,9 @@ def _finished(folder: Path, known: Mapping[str, Any]) -> Run | None:
     return run if known.items() <= run.settings.items() else None
 
 
-def _held_out(shapes: Shapes, seed: int) -> tuple[Shapes, Shapes]:
-    size = round(HELD_OUT * len(shapes))
-    if size < 8 or len(shapes) - size < 16:
+def _held_out(shapes: Shapes, seed: int, least: int = 20) -> tuple[Shapes, Shapes]:
+    size = max(least, round(HELD_OUT * len(shapes)))
+    if len(shapes) - size < 16:
         raise IT3Error(
             f"{len(shapes)} training shapes are too few to hold some out of: generate 60 at least"
         )

@@ -77,8 +77,8 @@ def write_report(
 def _subtitle(run: Run) -> str:
     solver = run.settings["about"].get("solver", "a solver")
     return (
-        f"Idempotent test-time training on {run.settings['preset']} preset, seed {run.seed}. The "
-        f"labels are {solver}'s."
+        f"Idempotent test-time training, {run.settings['preset']} preset, training seed "
+        f"{run.seed}; labels by {solver}."
     )
 
 
@@ -104,7 +104,7 @@ def _verdict(run: Run, found: Evaluation) -> list[str]:
         f"L/D on average; on shapes beyond, by {source['error']:.1f}."
     )
     if run.tuning.chosen.method == "Source":
-        return [said, f"It is not adapted. {run.tuning.reason}"]
+        return [said, run.tuning.reason]
     low, high = auto["low"], auto["high"]
     interval = "" if low is None or high is None else f" (95 % interval {low:+.2f} to {high:+.2f})"
     return [
