@@ -68,6 +68,16 @@ def test_direction_scale_place_and_start_do_not_matter(
     assert outline("same", given_points).points == pytest.approx(airfoil.points, abs=1e-9)
 
 
+def test_straight_sides_do_not_cross() -> None:
+    # Edges along one line; a flat nose keeps them from being told apart at a glance.
+    along = [round(0.1 * step, 1) for step in range(11)]
+    upper = [(x, 0.03 + 0.01 * x) for x in along]
+    front = [(0.0, y) for y in (0.02, 0.01, 0.0, -0.01, -0.02)]
+    lower = [(x, -0.03 - 0.017 * x) for x in along]
+    plate = outline("plate", np.array([*upper[::-1], *front, *lower]))
+    assert plate.thickness == pytest.approx(0.087, abs=0.001)
+
+
 @given(airfoil=shapes)
 @settings(max_examples=15, deadline=None)
 def test_resampling_stays_on_the_outline(airfoil: Airfoil) -> None:

@@ -353,13 +353,15 @@ def _crossing(points: Points) -> Points | None:
     ring = points[:-1] if np.hypot(*(points[0] - points[-1])) < _SAME else points
     n = len(ring)
     begin, step = ring, np.roll(ring, -1, axis=0) - ring
+    length = np.hypot(*step.T)
     numbers = np.arange(n)
     for rows in np.array_split(numbers, max(1, n * n // 500_000)):
         gap = begin[None, :, :] - begin[rows, None, :]
         across = step[rows, None, 0] * step[None, :, 1] - step[rows, None, 1] * step[None, :, 0]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            t = (gap[..., 0] * step[None, :, 1] - gap[..., 1] * step[None, :, 0]) / across
-            u = (gap[..., 0] * step[rows, None, 1] - gap[..., 1] * step[rows, None, 0]) / across
+        # Edges along one line, of which some outlines have many, meet nowhere in particular.
+        across[np.abs(across) < 1e-9 * length[rows, None] * length[None, :]] = np.nan
+        t = (gap[..., 0] * step[None, :, 1] - gap[..., 1] * step[None, :, 0]) / across
+        u = (gap[..., 0] * step[rows, None, 1] - gap[..., 1] * step[rows, None, 0]) / across
         apart = (numbers[None, :] - rows[:, None]) % n
         hit = (t >= 0) & (t <= 1) & (u >= 0) & (u <= 1) & (apart > 1) & (apart < n - 1)
         if hit.any():

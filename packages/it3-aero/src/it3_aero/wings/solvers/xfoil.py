@@ -13,6 +13,7 @@ import math
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -174,31 +175,38 @@ def _once(
     program: str, commands: str, folder: Path, timeout: float, environment: Mapping[str, str]
 ) -> int | None:
     """Run a program with commands on its standard input; its exit code, None if out of time."""
-    try:
-        with (folder / "log.txt").open("wb") as log:
+    (folder / "in.txt").write_text(commands, encoding="ascii")
+    with (folder / "in.txt").open("rb") as given, (folder / "log.txt").open("wb") as log:
+        try:
             process = subprocess.Popen(
                 [program],
                 cwd=folder,
                 env=environment,
-                stdin=subprocess.PIPE,
+                stdin=given,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-    except OSError as problem:
-        raise SolverError(f"can't run {program}: {problem.strerror}") from None
+        except OSError as problem:
+            raise SolverError(f"can't run {program}: {problem.strerror}") from None
     try:
         _limit(process.pid, math.ceil(timeout) + 1)
-        process.communicate(commands.encode("ascii"), timeout)
-    except subprocess.TimeoutExpired:
-        return None
+        return process.wait() if _ends(process, timeout) else None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
-    return process.returncode
+
+
+def _ends(process: subprocess.Popen[bytes], timeout: float) -> bool:
+    """Whether a process ends in time, known at once: `Popen.wait` would look every 50 ms."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(1000 * timeout))
+    finally:
+        os.close(descriptor)
 
 
 def _limit(pid: int, seconds: int) -> None:
