@@ -172,7 +172,8 @@ def bare(folders: Sequence[Path]) -> None:
     """The binary, once a folder, and nothing else."""
     environment = os.environ | {"LD_PRELOAD": str(build_shim())}
     for folder in folders:
-        (folder / "p.txt").unlink(missing_ok=True)
+        for left in ("p.txt", "cp.txt"):  # XFoil would ask what to do with them
+            (folder / left).unlink(missing_ok=True)
         with (folder / "log.txt").open("wb") as log:
             subprocess.run(
                 ["xfoil"],
@@ -192,7 +193,11 @@ def bare_at_once(folders: Sequence[Path]) -> None:
 
 
 def aerosandbox(profiles: Sequence[Airfoil]) -> None:
-    """AeroSandbox's wrapper; without the shim it fails on Debian's binary."""
+    """AeroSandbox's wrapper; without the shim Debian's binary dies under it.
+
+    Even so, version 4.2.10 can't read the polar files that Debian's 6.99 writes, and raises
+    `XFoilError` once XFoil is done. The time until then is what is compared.
+    """
     import aerosandbox as asb
 
     before = os.environ.get("LD_PRELOAD")
@@ -201,7 +206,6 @@ def aerosandbox(profiles: Sequence[Airfoil]) -> None:
         for profile in profiles:
             foil = asb.Airfoil(name="profile", coordinates=profile.points)
             try:
-                # With its default hinge it can't read the polar files of version 6.99.
                 tool = asb.XFoil(foil, Re=1e6, hinge_point_x=None, xfoil_repanel_n_points=160)
                 answered = tool.alpha(0)
                 failures["no answer"] += len(answered["CL"]) == 0

@@ -111,8 +111,10 @@ def made(number: int) -> Record:
 def test_a_torn_line_is_made_again(tmp_path: Path) -> None:
     with Store(tmp_path, {}) as store, ThreadPoolExecutor(2) as executor:
         fan_out(store, made, range(5), executor, under_way=3)
+        store.append(made(3))  # which it has already
     path = tmp_path / "raw" / "samples.jsonl"
     whole = path.read_bytes()
+    assert whole.count(b"\n") == 5
     path.write_bytes(whole[:-4])  # a power cut
     assert len(read_samples(tmp_path)) == 4
     with Store(tmp_path, {}) as store, ThreadPoolExecutor(2) as executor:

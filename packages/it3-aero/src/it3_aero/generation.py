@@ -48,7 +48,6 @@ class Store:
         self.settings = dict(settings)
         self.samples: dict[int, Record] = {}
         self._file = -1
-        self._broken = False
 
     def __enter__(self) -> Store:
         raw = self.folder / "raw"
