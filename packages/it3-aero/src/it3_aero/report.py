@@ -179,7 +179,7 @@ def _cell(cell: str, best: bool) -> str:
     kind = "better" if best and cell == "better" else "worse" if best and cell == "worse" else ""
     classes = " ".join(name for name in ("n" if _is_number(cell) else "", kind) if name)
     opening = f'<td class="{classes}">' if classes else "<td>"
-    return f"{opening}{html.escape(cell)}</td>"
+    return f"{opening}{html.escape(cell).replace(' %', '&nbsp;%')}</td>"
 
 
 def _is_number(cell: str) -> bool:
@@ -270,7 +270,9 @@ dd { margin: 0; overflow-wrap: anywhere; min-width: 0; }
   body { background: #fff; font-size: 10.5pt; } main { max-width: none; padding: 0; }
   section { border: 0; padding: 0; margin: 0 0 8mm; } h2 { break-after: avoid; }
   figure, .card, tr, dl div { break-inside: avoid; } .scroll { overflow: visible; }
-  img { min-width: 0 !important; max-height: 110mm; width: auto !important; }
+  .columns { grid-template-columns: 1fr 1fr; } .cards { grid-template-columns: repeat(5, 1fr); }
+  .number { font-size: 13pt; }
+  img { min-width: 0 !important; max-height: 95mm; width: auto !important; max-width: 100%; }
   table { font-size: 8pt; } th, td { padding-right: 5px; } td.n { white-space: normal; }
 }
 """

@@ -62,7 +62,7 @@ def run_demo(
         folder / "run",
         training or Training(seed=seed, epochs=60),
         card=data_card(dataset),
-        about=about(dataset, folder / "data"),
+        about=about(dataset, folder / "data", levels=2),
         progress=progress,
     )
     say("3/4 evaluating")
@@ -75,11 +75,14 @@ def run_demo(
     return Demo(run, found, page)
 
 
-def about(dataset: WingDataset, folder: Path, threshold: float = 60.0) -> dict[str, object]:
+def about(
+    dataset: WingDataset, folder: Path, threshold: float = 60.0, levels: int = 3
+) -> dict[str, object]:
     """What a RUN remembers of its data."""
     return {
         "data": str(folder.resolve()),
         "threshold": threshold,
+        "levels": levels,
         "solver": dataset.solver,
         "reynolds": dataset.settings["reynolds"],
         "alpha": dataset.settings["alpha"],

@@ -220,7 +220,8 @@ def _levels(run: Any, data: Path | None) -> tuple[Any, bool]:
     if not place.is_dir():
         raise IT3Error(f"the RUN's data are not in {place}: say where with --data")
     dataset = WingDataset(place, run.nodes)
-    return Levels.of(dataset, float(told["threshold"])), "NeuralFoil" not in dataset.solver
+    levels = Levels.of(dataset, float(told.get("threshold", 60.0)), int(told.get("levels", 3)))
+    return levels, "NeuralFoil" not in dataset.solver
 
 
 def _verify(found: list[Any], told: dict[str, Any]) -> None:
