@@ -71,7 +71,8 @@ def install(session: nox.Session, *requirements: str, packages: Sequence[str] = 
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """Run a package's tests and docstring examples, with only its own dependencies there."""
-    packages = ["core[plots]"] if package == "core" else ["core", package]
+    tested = {"core": "core[plots]", "aero": "aero[dask]"}.get(package, package)
+    packages = [tested] if package == "core" else ["core", tested]
     install(session, "pytest", "hypothesis", packages=packages)
     named = any(argument.startswith("packages/") for argument in session.posargs)
     paths = [] if named else [str(folder(package) / "tests"), str(folder(package) / "src")]

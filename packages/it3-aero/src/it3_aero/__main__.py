@@ -1,27 +1,68 @@
 """The command `it3-aero`."""
 
-import argparse
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from it3_aero import __version__
+from it3_aero.wings.cli import app as wings
+from it3_core import IT3Error
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="it3-aero",
+    help="IT3 (idempotent test-time training) for aerodynamics: shapes such as wings and cars.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(wings, name="wings")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"it3-aero {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, try it on a NACA 0012, and say how to get the rest.
+
+    Exits with 1 if no solver works.
+    """
+    from it3_aero.doctor import examine
+
+    findings = list(examine())
+    for finding in findings:
+        print(finding)
+    if not any(finding.works for finding in findings if finding.solver):
+        raise typer.Exit(1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="it3-aero",
-        description=(
-            "IT3 (idempotent test-time training) for aerodynamics: shapes such as wings and cars."
-        ),
-        epilog=(
-            "This version has no sub-commands yet. The methods themselves, and a demonstration, "
-            "are in it3-core: try 'it3-core --help'."
-        ),
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.parse_args(argv)
-    parser.print_help()
+    """Run the command line and return its exit code: 2 for what the user can mend."""
+    try:
+        app(args=None if argv is None else list(argv), prog_name="it3-aero")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except IT3Error as problem:
+        print(f"it3-aero: {problem}", file=sys.stderr)
+        return 2
     return 0
 
 

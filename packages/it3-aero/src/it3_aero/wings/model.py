@@ -1,0 +1,389 @@
+"""A RUN: a folder with a trained network and all that was learnt about when to believe it.
+
+`model.safetensors` holds the weights, the adapter, trust, tuning and ActMAD's activations;
+`history.json` how training went; `data_card.json` what it was trained on. `training.safetensors`
+and `tail.safetensors` are where a killed training goes on from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from it3_aero import __version__
+from it3_aero.wings.network import PRESETS, NetworkSettings, build, zigzag
+from it3_aero.wings.shapes import Shapes
+from it3_core import (
+    Activations,
+    Conditioned,
+    IT3Error,
+    Method,
+    Regression,
+    Trust,
+    sensitivity,
+    zigzag_loss,
+)
+from it3_core.batching import batches
+from it3_core.checkpoint import load, save
+from it3_core.tensorfile import digest
+from it3_core.training import History, fit
+from it3_core.tuning import Candidate, Tail, Tuning, split_tail, tune
+
+__all__ = ["SHIFTS", "Run", "Training", "candidates", "load_run", "train", "train_vanilla"]
+
+FORMAT = 1
+"""Of a RUN; another one can't be read."""
+
+HELD_OUT = 0.15
+"""Share of the training shapes that early stopping, trust and tuning look at; 20 at least."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train: a preset, and what differs from it.
+
+    Attributes:
+        preset: `"small"` or `"paper"`.
+        seed: of the first weights, the held-out shapes and the order of the rows.
+        epochs: at most; by default the preset's.
+        network: settings of your own in place of the preset's.
+
+    Example:
+        >>> Training(epochs=3).epochs
+        3
+    """
+
+    preset: str = "small"
+    seed: int = 0
+    epochs: int | None = None
+    network: NetworkSettings | None = None
+
+    def settings(self) -> NetworkSettings:
+        """The network's settings."""
+        if self.preset not in PRESETS:
+            raise IT3Error(f"there is no preset {self.preset!r}: take {' or '.join(PRESETS)}")
+        return self.network or PRESETS[self.preset]
+
+    def most_epochs(self) -> int:
+        """How often to go through the data at most."""
+        return self.epochs or (40 if self.preset == "small" else 100)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained network and all that goes with it; `train` and `load_run` make one."""
+
+    folder: Path
+    model: Conditioned
+    adapter: Regression
+    trust: Trust
+    tuning: Tuning
+    activations: Activations
+    settings: dict[str, Any]
+    history: dict[str, Any]
+    card: dict[str, Any]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of an outline that the network was trained on."""
+        return int(self.settings["nodes"])
+
+    @property
+    def seed(self) -> int:
+        """The training seed."""
+        return int(self.settings["seed"])
+
+    def method(self) -> Method:
+        """What tuning chose, ready to answer."""
+        return self.tuning.build(self.model, self.adapter)
+
+
+def train(
+    shapes: Shapes,
+    out: str | Path,
+    training: Training | None = None,
+    *,
+    card: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Run:
+    """Trains a network, learns what is usual and how to adapt, and writes the RUN.
+
+    A training that was killed goes on where it was when it is called again.
+
+    Args:
+        shapes: the training shapes; a part is held out, see `HELD_OUT`.
+        out: the RUN's folder, made where there is none.
+        training: preset, seed and the like.
+        card: the data card, kept in the RUN.
+        about: what else to remember, such as the data's folder and the split.
+        progress: whether to show bars.
+
+    Example:
+        >>> import tempfile, torch
+        >>> shapes = Shapes(torch.rand(60, 10, 2), torch.rand(60) * 60, [str(i) for i in range(60)])
+        >>> tiny = Training(epochs=1, network=NetworkSettings(layers=2, channels=4, hidden=4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = train(shapes, folder, tiny, progress=False)
+        ...     load_run(folder).nodes
+        10
+    """
+    training = training or Training()
+    folder = _made(out)
+    known: dict[str, Any] = {
+        "format": FORMAT,
+        "network": training.settings().describe(),
+        "preset": training.preset,
+        "seed": training.seed,
+        "epochs": training.most_epochs(),
+        "nodes": int(shapes.x.shape[1]),
+        "shapes": digest({"x": shapes.x, "y": shapes.y}, {})[:16],
+    }
+    finished = _finished(folder, known)
+    if finished is not None:
+        return finished
+    held_out, rest = _held_out(shapes, training.seed)
+    adapter = Regression.fit(rest.y)
+    epochs = known["epochs"]
+    model, history = _fit(
+        rest, held_out, adapter, training, epochs, folder / "training.safetensors", progress
+    )
+    tail = _tail(rest, training, epochs, folder / "tail.safetensors", progress)
+    trust = Trust.fit(model, adapter, batches(held_out.x, 64))
+    generator = torch.Generator().manual_seed(training.seed)
+    tuning = tune(
+        model,
+        adapter,
+        held_out.x,
+        held_out.y,
+        shifts={name: partial(shift, generator=generator) for name, shift in SHIFTS.items()},
+        tail=tail,
+        candidates=candidates(model),
+        batch_size=16,
+        progress=progress,
+    )
+    activations = Activations.collect(model, adapter, batches(rest.x, 64), _watched(model))
+    settings = {
+        **known,
+        "sensitivity": sensitivity(model, adapter, held_out.x),
+        "held_out_error": float(adapter.error(model(held_out.x, adapter.neutral(held_out.x)),
+                                              held_out.y).mean().detach()),
+        "about": dict(about or {}),
+    }  # fmt: skip
+    save(
+        folder / "model.safetensors",
+        model,
+        adapter=adapter,
+        settings=settings,
+        trust=trust,
+        tuning=tuning,
+        tensors=_as_tensors(activations),
+        versions={"it3-aero": __version__},
+    )
+    _write_json(folder / "history.json", history.describe())
+    _write_json(folder / "data_card.json", dict(card or {}))
+    return load_run(folder)
+
+
+def train_vanilla(run: Run, shapes: Shapes, *, progress: bool = True) -> Conditioned:
+    """The same network, data, seed and epochs without a signal; kept in the RUN for next time."""
+    network = NetworkSettings.from_description(run.settings["network"])
+    training = Training(run.settings["preset"], run.seed, run.settings["epochs"], network)
+    held_out, rest = _held_out(shapes, training.seed)
+    path = run.folder / "vanilla.safetensors"
+    epochs, blind = training.most_epochs(), partial(zigzag_loss, given=0.0)
+    model, _ = _fit(rest, held_out, run.adapter, training, epochs, path, progress, blind)
+    return model
+
+
+def load_run(folder: str | Path) -> Run:
+    """Reads a RUN; one that is missing, broken or of another version gets one clear sentence.
+
+    Example:
+        >>> load_run("/nowhere")
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-aero wings train'
+    """
+    place = Path(folder)
+    if not (place / "model.safetensors").is_file():
+        raise IT3Error(f"{place} is no RUN: make one with 'it3-aero wings train'")
+    found = load(place / "model.safetensors")
+    if found.settings.get("format") != FORMAT or "network" not in found.settings:
+        written = found.versions.get("it3-aero", "something else")
+        raise IT3Error(
+            f"{place} was written by it3-aero {written}, and {__version__} can't read it: train "
+            f"it again"
+        )
+    adapter = found.adapter
+    if not isinstance(adapter, Regression) or found.trust is None or found.tuning is None:
+        raise IT3Error(f"{place} is no RUN of a wing network: train it again")
+    network = NetworkSettings.from_description(found.settings["network"])
+    return Run(
+        folder=place,
+        model=found.restore(build(network, adapter)).eval(),
+        adapter=adapter,
+        trust=Trust.from_description(found.trust),
+        tuning=Tuning.from_description(found.tuning),
+        activations=_as_activations(found.tensors),
+        settings=found.settings,
+        history=_read_json(place / "history.json"),
+        card=_read_json(place / "data_card.json"),
+    )
+
+
+def _noisy(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Points off by half a thousandth of the chord, as on a section measured by hand."""
+    return x + 5e-4 * torch.randn(x.shape, generator=generator)
+
+
+def _rounded(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Coordinates written down with three decimals."""
+    return x.round(decimals=3)
+
+
+def _coarse(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Every fourth node, and straight lines between."""
+    here = torch.arange(x.shape[1])
+    low = here - here % 4
+    high = (low + 4).clamp_max(x.shape[1])
+    share = ((here - low) / (high - low)).view(1, -1, 1)
+    return torch.lerp(x[:, low], x[:, high % x.shape[1]], share)
+
+
+SHIFTS: dict[str, Callable[..., Tensor]] = {
+    "noisy outline": _noisy,
+    "rounded outline": _rounded,
+    "coarse outline": _coarse,
+}
+"""What happens to outlines on their way into a file; the L/D is still that of the true one."""
+
+
+def candidates(model: Conditioned) -> list[Candidate]:
+    """What tuning tries on wings, the cheapest first."""
+    found = [Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, 0.5, 1.0, 2.0)]
+    above = {"parameters": "above"} if model.layer == "trunk" else {}
+    for lr in (0.01, 0.05):
+        settings = {"optimizer": "SGD", "power": 2.0, "lr": lr}
+        found.append(Candidate("IT3", {**settings, "steps": 1, **above}))
+        found.append(Candidate("IT3", {**settings, "steps": 3, **above}))
+    found.append(Candidate("IT3", {"lr": 2e-4, **above}))
+    return found
+
+
+def _fit(
+    rest: Shapes,
+    held_out: Shapes,
+    adapter: Regression,
+    training: Training,
+    epochs: int,
+    checkpoint: Path,
+    progress: bool,
+    loss: Callable[..., Tensor] = zigzag,
+) -> tuple[Conditioned, History]:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(training.seed)
+        model = build(training.settings(), adapter)
+    history = fit(
+        model,
+        adapter,
+        (rest.x, rest.y),
+        validation=(held_out.x, held_out.y),
+        epochs=epochs,
+        batch_size=32 if len(rest) < 800 else 64,
+        lr=3e-3 if training.preset == "small" else 1e-3,
+        schedule="cosine",
+        clip=1.0,
+        loss=loss,
+        checkpoint=checkpoint,
+        seed=training.seed,
+        progress=progress,
+    )
+    return model, history
+
+
+def _tail(rest: Shapes, training: Training, epochs: int, checkpoint: Path, progress: bool) -> Tail:
+    """A network trained half as long without the upper fifth of the labels, and that fifth."""
+    inside, tail = (rest.take(rows) for rows in split_tail(rest.y, 0.2))
+    held_out, known = _held_out(inside, training.seed, least=4)
+    adapter = Regression.fit(rest.y)  # the one that tuning measures with
+    short = max(1, epochs // 2)
+    model, _ = _fit(known, held_out, adapter, training, short, checkpoint, progress)
+    return Tail(model, tail.x, tail.y)
+
+
+def _finished(folder: Path, known: Mapping[str, Any]) -> Run | None:
+    """The RUN in this folder, where it is whole and was made with just these settings."""
+    try:
+        run = load_run(folder)
+    except IT3Error:
+        return None
+    return run if known.items() <= run.settings.items() else None
+
+
+def _held_out(shapes: Shapes, seed: int, least: int = 20) -> tuple[Shapes, Shapes]:
+    size = max(least, round(HELD_OUT * len(shapes)))
+    if len(shapes) - size < 16:
+        raise IT3Error(
+            f"{len(shapes)} training shapes are too few to hold some out of: generate 60 at least"
+        )
+    order = torch.randperm(len(shapes), generator=torch.Generator().manual_seed(seed + 1000))
+    return shapes.take(order[:size].sort().values), shapes.take(order[size:].sort().values)
+
+
+def _watched(model: Conditioned) -> list[str]:
+    """The layers whose activations ActMAD aligns: node features, pooled features, the head's."""
+    named = [name for name, _ in model.named_modules()]
+    taps = [name for name in named if name.startswith("model.trunk.taps.")]
+    return [*taps, "model.trunk", "model.head.1", "model.head.3"]
+
+
+def _as_tensors(known: Activations) -> dict[str, Tensor]:
+    tensors = {f"mean.{name}": mean for name, mean in zip(known.layers, known.means, strict=True)}
+    tensors |= {f"var.{name}": v for name, v in zip(known.layers, known.variances, strict=True)}
+    return tensors | {"rows": torch.tensor(known.rows)}
+
+
+def _as_activations(tensors: Mapping[str, Tensor]) -> Activations:
+    layers = tuple(n.removeprefix("mean.") for n in tensors if n.startswith("mean."))
+    try:
+        means = tuple(tensors[f"mean.{name}"] for name in layers)
+        variances = tuple(tensors[f"var.{name}"] for name in layers)
+        return Activations(layers, means, variances, int(tensors["rows"]))
+    except KeyError as problem:
+        raise IT3Error(f"the RUN lacks {problem} of its activations: train it again") from problem
+
+
+def _made(out: str | Path) -> Path:
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise IT3Error(f"can't make the folder {folder}: {problem.strerror}") from problem
+    return folder
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as problem:
+        raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise IT3Error(f"can't read {path}: {problem.strerror}; train the RUN again") from problem
+    except ValueError as problem:
+        raise IT3Error(f"{path} is damaged ({problem}): train the RUN again") from problem
+    if not isinstance(content, dict):
+        raise IT3Error(f"{path} is damaged: train the RUN again")
+    return content

@@ -1,0 +1,204 @@
+"""Answers for airfoils in files: L/D before and after adaptation, and how unusual each shape is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from it3_aero.wings.files import read_airfoil, shown
+from it3_aero.wings.geometry import Airfoil
+from it3_aero.wings.graph import to_graph
+from it3_aero.wings.model import Run
+from it3_aero.wings.shapes import outlines
+from it3_aero.wings.solvers import Solver
+from it3_core import IT3, IT3Error, Method, Source
+
+__all__ = ["Adapt", "Prediction", "answer", "draw", "method_for", "predict", "verify"]
+
+Adapt = Literal["auto", "instance", "batch", "none"]
+"""What tuning chose; IT³ on each shape alone; IT³ on all shapes together; nothing."""
+
+BATCH = 32
+"""Shapes that are answered together."""
+
+
+@dataclass
+class Prediction:
+    """What is said about one shape: numbers, or a problem.
+
+    Attributes:
+        name: the airfoil's, or the file's where it could not be read.
+        before: L/D as the network says at first.
+        after: L/D after adaptation.
+        error: idempotence error before adaptation, in standard deviations of the training labels.
+        percentile: the share of the training shapes, in percent, whose error is smaller.
+        flagged: whether that is more than the RUN's trust allows.
+        problem: why there is no answer.
+        truth: what a solver says, where it was asked.
+        solver: which one.
+        airfoil: the shape, for drawing.
+
+    Example:
+        >>> Prediction("wing.dat", problem="wing.dat: no such file").as_json()
+        {'name': 'wing.dat', 'problem': 'wing.dat: no such file'}
+        >>> print(Prediction("a", 41.26, 42.1, 0.31, 98.7, flagged=True))
+        a: L/D 41.3 before, 42.1 after; more unusual than 98.7 % of the training shapes (!)
+    """
+
+    name: str
+    before: float | None = None
+    after: float | None = None
+    error: float | None = None
+    percentile: float | None = None
+    flagged: bool = False
+    problem: str | None = None
+    truth: float | None = None
+    solver: str | None = None
+    airfoil: Airfoil | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        if self.before is None:
+            return {"name": self.name, "problem": self.problem}
+        keys = ["name", "before", "after", "error", "percentile"]
+        if self.solver is not None:
+            keys += ["solver", "truth", "difference"]
+        if self.problem is not None:
+            keys.append("problem")
+        found = {key: getattr(self, key) for key in keys}
+        return {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
+
+    @property
+    def difference(self) -> float | None:
+        """The adapted answer minus the solver's."""
+        if self.after is None or self.truth is None:
+            return None
+        return self.after - self.truth
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"{self.name}: {self.problem}"
+        text = (
+            f"{self.name}: L/D {self.before:.1f} before, {self.after:.1f} after; more unusual "
+            f"than {self.percentile:.1f} % of the training shapes{' (!)' if self.flagged else ''}"
+        )
+        if self.difference is not None:
+            text += f"; {self.solver} says {self.truth:.1f}, we are off by {self.difference:+.1f}"
+        elif self.problem is not None:
+            text += f"; not verified: {self.problem}"
+        return text
+
+
+def predict(
+    run: Run, files: Sequence[str | os.PathLike[str]], adapt: Adapt = "auto"
+) -> list[Prediction]:
+    """An answer for each file, in their order; a file that can't be read gets a problem instead.
+
+    Example:
+        >>> predict.__module__
+        'it3_aero.wings.predict'
+    """
+    found: list[Airfoil | Prediction] = []
+    for file in files:
+        try:
+            found.append(read_airfoil(file))
+        except IT3Error as problem:
+            found.append(Prediction(shown(Path(file).name), problem=str(problem)))
+    answers = iter(answer(run, [shape for shape in found if isinstance(shape, Airfoil)], adapt))
+    return [next(answers) if isinstance(shape, Airfoil) else shape for shape in found]
+
+
+def answer(run: Run, airfoils: Sequence[Airfoil], adapt: Adapt = "auto") -> list[Prediction]:
+    """The same for airfoils that are already here."""
+    method = method_for(run, adapt)
+    answers: list[Prediction] = []
+    for start in range(0, len(airfoils), BATCH):
+        shapes = airfoils[start : start + BATCH]
+        x = outlines(to_graph(shape, run.nodes) for shape in shapes)
+        got = method(x)
+        errors = got.error_before
+        columns = (
+            got.initial.flatten(),
+            got.prediction.flatten(),
+            errors,
+            run.trust.percentile(errors),
+            run.trust.flag(errors),
+        )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for shape, (before, after, error, percentile, flagged) in zip(shapes, rows, strict=True):
+            name = shown(shape.name)
+            answers.append(
+                Prediction(name, before, after, error, percentile, flagged, airfoil=shape)
+            )
+    return answers
+
+
+def method_for(run: Run, adapt: Adapt) -> Method:
+    """The method that `--adapt` names, for this RUN's network."""
+    if adapt not in get_args(Adapt):
+        raise IT3Error(f"adapt is one of {', '.join(get_args(Adapt))}, not {adapt!r}")
+    if adapt == "auto":
+        return run.method()
+    if adapt == "none":
+        return Source(run.model, run.adapter)
+    settings: dict[str, Any] = {"lr": 2e-4}
+    if run.tuning.chosen.method == "IT3":
+        settings = dict(run.tuning.chosen.settings)
+    settings["per_instance"] = adapt == "instance"
+    return IT3(run.model, run.adapter, **settings)
+
+
+def verify(
+    predictions: Sequence[Prediction],
+    solver: Solver,
+    reynolds: float,
+    alpha: float,
+    done: Callable[[], object] = lambda: None,
+) -> None:
+    """Asks a solver about every answered shape, and writes down what it says, or why it can't."""
+    for prediction in predictions:
+        if prediction.airfoil is not None:
+            prediction.solver = solver.name
+            point = solver.solve(prediction.airfoil, reynolds, alpha)
+            if point.converged:
+                prediction.truth = point.lift_to_drag
+            else:
+                prediction.problem = f"{solver.name} has no answer: {point.reason}"
+        done()
+
+
+def draw(predictions: Sequence[Prediction], path: str | os.PathLike[str]) -> None:
+    """The answered shapes with their numbers, as a picture: PNG, SVG or PDF by the file's name."""
+    from matplotlib.figure import Figure
+
+    shapes = [prediction for prediction in predictions if prediction.airfoil is not None]
+    if not shapes:
+        raise IT3Error("there is no answered shape to draw")
+    columns = min(3, len(shapes))
+    rows = -(-len(shapes) // columns)
+    figure = Figure(figsize=(4.2 * columns, 2.1 * rows + 0.3), layout="constrained")
+    for index, prediction in enumerate(shapes):
+        axes = figure.add_subplot(rows, columns, index + 1)
+        colour = "#c2410c" if prediction.flagged else "#0f766e"
+        assert prediction.airfoil is not None
+        points = prediction.airfoil.points
+        axes.fill(points[:, 0], points[:, 1], facecolor=f"{colour}22", edgecolor=colour)
+        axes.set_aspect("equal")
+        axes.margins(0.02, 0.25)
+        axes.set_axis_off()
+        says = f", {prediction.solver} {prediction.truth:.1f}" if prediction.truth else ""
+        axes.set_title(
+            f"{prediction.name[:40]}\nL/D {prediction.before:.1f} → {prediction.after:.1f}{says}; "
+            f"{prediction.percentile:.1f} %",
+            fontsize=9,
+            parse_math=False,
+        )
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as problem:
+        raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
+    except ValueError as problem:
+        raise IT3Error(f"can't save a picture as {path}: {problem}") from problem

@@ -1,0 +1,389 @@
+"""The page of a RUN: data, training, whom to believe, what adaptation does, and what it costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from it3_aero import __version__
+from it3_aero.report import Page, cards, columns, facts, picture, table, text
+from it3_aero.tables import BEYOND, label
+from it3_aero.wings.evaluate import DPI, WITHIN, Evaluation, Levels
+from it3_aero.wings.model import Run
+from it3_aero.wings.shapes import Shapes
+from it3_core import IT3Error
+from it3_core import __version__ as core_version
+
+__all__ = ["QUADRANTS", "quadrant", "write_report"]
+
+TOLERANCE = 0.1
+"""An answer is right within a tenth of the solver's, or within 2."""
+
+QUADRANTS = {
+    (False, True): "trusted and right",
+    (True, False): "not trusted, and wrong",
+    (True, True): "not trusted, yet right",
+    (False, False): "trusted, yet wrong",
+}
+"""By whether a shape was flagged, and whether the answer is right."""
+
+_COLOURS = ("#0f766e", "#5b2a9d", "#b7791f", "#b42318")
+
+
+def quadrant(line: Mapping[str, Any]) -> str:
+    """Where a test shape belongs: is it trusted, and is the network right about it?
+
+    Example:
+        >>> quadrant({"y": 50.0, "before": 52.0, "flagged": False})
+        'trusted and right'
+        >>> quadrant({"y": 90.0, "before": 60.0, "flagged": True})
+        'not trusted, and wrong'
+    """
+    right = abs(line["before"] - line["y"]) <= max(2.0, TOLERANCE * abs(line["y"]))
+    return QUADRANTS[bool(line["flagged"]), right]
+
+
+def write_report(
+    run: Run, levels: Levels, found: Evaluation, path: str | Path, command: str = ""
+) -> Path:
+    """Writes the page and returns its path.
+
+    Args:
+        run: the trained network.
+        levels: the shapes it was trained and tested on.
+        found: its evaluation.
+        path: the page.
+        command: what made it, for the last section.
+    """
+    if not found.shapes:
+        raise IT3Error("the evaluation holds no shape to report on: evaluate again")
+    page = Page("Wings: lift-to-drag with a trust gauge", _subtitle(run))
+    page.section("In short", text(*_verdict(run, found)), cards(_cards(run, found)))
+    page.section("Whom to believe", *_trust(levels, found))
+    page.section("What adaptation does", *_adaptation(found))
+    page.section("Online, on the stream of growing L/D", *_online(found))
+    page.section("Costs", *_costs(found))
+    page.section("What tuning chose", *_tuning(run, found))
+    page.section("Data", *_data(run, levels))
+    page.section("Training", *_training(run, found))
+    page.section("How this was made", facts(_made(run, found, command)))
+    return page.write(path)
+
+
+def _subtitle(run: Run) -> str:
+    solver = run.settings["about"].get("solver", "a solver")
+    return (
+        f"Idempotent test-time training, {run.settings['preset']} preset, training seed "
+        f"{run.seed}; labels by {solver}."
+    )
+
+
+def _row(found: Evaluation, level: str, method: str) -> Mapping[str, Any] | None:
+    rows = [row for row in found.rows if row["level"] == level and row["method"] == method]
+    return max(rows, key=lambda row: row["batch_size"] or 0) if rows else None
+
+
+def _beyond(found: Evaluation) -> str:
+    """The level that stands for all that is out of distribution."""
+    levels = list(dict.fromkeys(row["level"] for row in found.rows))
+    return BEYOND if BEYOND in levels else levels[-1]
+
+
+def _verdict(run: Run, found: Evaluation) -> list[str]:
+    source = _row(found, _beyond(found), "source")
+    auto = _row(found, _beyond(found), "IT³ auto")
+    within = _row(found, WITHIN, "source")
+    if source is None or within is None or auto is None or source["error"] is None:
+        return [run.tuning.reason]
+    said = (
+        f"On shapes like those it was trained on the network is off by {within['error']:.1f} in "
+        f"L/D on average; on shapes beyond, by {source['error']:.1f}."
+    )
+    if run.tuning.chosen.method == "Source":
+        return [said, run.tuning.reason]
+    low, high = auto["low"], auto["high"]
+    interval = "" if low is None or high is None else f" (95 % interval {low:+.2f} to {high:+.2f})"
+    return [
+        said,
+        f"The adaptation that was chosen on held-out training shapes changes the latter by "
+        f"{auto['difference']:+.2f}{interval}. {run.tuning.reason}",
+    ]
+
+
+def _cards(run: Run, found: Evaluation) -> list[tuple[str, str, str]]:
+    made = []
+    for level, what in ((WITHIN, "error on known shapes"), (_beyond(found), "error beyond")):
+        source, auto = _row(found, level, "source"), _row(found, level, "IT³ auto")
+        if source and auto and source["error"] is not None and auto["error"] is not None:
+            number = f"{source['error']:.1f} → {auto['error']:.1f}"
+            made.append((what, number, "mean |error| in L/D, before → after"))
+    numbers = found.numbers
+    aurocs = [line["auroc"] for line in numbers if line["auroc"] is not None]
+    if aurocs:
+        note = "AUROC of the idempotence error, beyond against known"
+        made.append(("tells the unknown apart", f"{statistics.fmean(aurocs):.2f}", note))
+    ranks = [line["spearman"] for line in numbers if line["spearman"] is not None]
+    if ranks:
+        note = "Spearman, idempotence error against true error"
+        made.append(("foretells mistakes", f"{statistics.fmean(ranks):.2f}", note))
+    heard = statistics.fmean(line["sensitivity"] for line in numbers)
+    made.append(("listens to its signal", f"{heard:.2f}", "|dF/dy|: 0 deaf, 1 a copy"))
+    return made
+
+
+def _trust(levels: Levels, found: Evaluation) -> list[str]:
+    shapes = {
+        (level, name): (part, row)
+        for level, part in levels.test.items()
+        for row, name in enumerate(part.names)
+    }
+    groups: dict[str, list[Mapping[str, Any]]] = {name: [] for name in QUADRANTS.values()}
+    for line in found.shapes:
+        groups[quadrant(line)].append(line)
+    total = len(found.shapes)
+    parts = []
+    for (name, lines), colour in zip(groups.items(), _COLOURS, strict=True):
+        title = f"{name}: {len(lines)} of {total}"
+        chosen = [line for line in _spread(lines, 3) if (line["level"], line["name"]) in shapes]
+        if not chosen:
+            parts.append(text(f"{title}."))
+            continue
+        drawn = [(line, *shapes[line["level"], line["name"]]) for line in chosen]
+        parts.append(picture(_draw(drawn, colour, title), title))
+    return [
+        text(
+            f"A shape is trusted unless its idempotence error |F(x, y₀) − y₀| is above that of "
+            f"95 % of held-out training shapes; an answer is right within {TOLERANCE:.0%} of the "
+            f"solver's L/D, or within 2. Three of each kind, with their pressure coefficient."
+        ),
+        columns(*parts),
+        picture(
+            _drawn(found, "errors"),
+            "histograms of idempotence errors",
+            "Idempotence errors of known shapes, and of shapes beyond before and after one step of "
+            "the paper's IT³ (batch 16), as in the paper's Figure 2.",
+            dpi=DPI,
+        )
+        if any(line["level"] != WITHIN for line in found.shapes)
+        else "",
+    ]
+
+
+def _spread(lines: Sequence[Mapping[str, Any]], number: int) -> list[Mapping[str, Any]]:
+    """A few lines from the lowest L/D to the highest."""
+    ordered = sorted(lines, key=lambda line: float(line["y"]))
+    if len(ordered) <= number:
+        return ordered
+    return [ordered[round(i * (len(ordered) - 1) / (number - 1))] for i in range(number)]
+
+
+def _draw(
+    drawn: Sequence[tuple[Mapping[str, Any], Shapes, int]], colour: str, title: str
+) -> Figure:
+    figure = Figure(figsize=(5.0, 2.9), layout="constrained")
+    figure.suptitle(title, fontsize=10.5, color=colour, fontweight="bold")
+    grid = figure.add_gridspec(2, 3, height_ratios=[2.2, 1])
+    for place, (line, shapes, row) in enumerate(drawn):
+        x, y = shapes.x[row].T.tolist()
+        above, below = figure.add_subplot(grid[0, place]), figure.add_subplot(grid[1, place])
+        if shapes.cp is not None:
+            half = len(x) // 2
+            cp = shapes.cp[row].tolist()
+            above.plot(x[:half], cp[:half], color=colour, linewidth=1.2)
+            above.plot(x[half:], cp[half:], color=colour, linewidth=1.2, linestyle=(0, (4, 2)))
+            above.invert_yaxis()
+            above.set_xticks([])
+            above.tick_params(labelsize=7)
+            above.spines[["top", "right", "bottom"]].set_visible(False)
+            if place == 0:
+                above.set_ylabel("Cp", fontsize=8)
+        else:
+            above.set_axis_off()
+        above.set_title(
+            f"L/D {line['y']:.1f}, said {line['before']:.1f}\n"
+            f"{line['percentile']:.0f}th percentile",
+            fontsize=8,
+        )
+        below.fill(x, y, facecolor=f"{colour}22", edgecolor=colour, linewidth=1.2)
+        below.set_aspect("equal")
+        below.set_ylim(-0.14, 0.2)
+        below.set_axis_off()
+    return figure
+
+
+def _adaptation(found: Evaluation) -> list[str]:
+    parts = [
+        table(found.table(), "Mean absolute error in L/D. “Harm” is the change on known shapes."),
+        picture(
+            _drawn(found, "boxes"),
+            "box plots of the error by level",
+            "Errors by level at the largest batch: the box holds the middle half, the line is the "
+            "median, the diamond the mean, whiskers from the 5th to the 95th percentile.",
+            dpi=DPI,
+        ),
+        picture(
+            _drawn(found, "differences"),
+            "paired differences by level",
+            "Change of the error against the same network without adaptation, with 95 % intervals "
+            "over seeds and shapes. Below zero is better.",
+            dpi=DPI,
+        ),
+    ]
+    return [*parts, _practitioner(found)]
+
+
+def _drawn(found: Evaluation, name: str) -> bytes:
+    try:
+        return (found.folder / f"{name}.png").read_bytes()
+    except OSError as problem:
+        raise IT3Error(f"can't read {problem.filename}: evaluate again") from problem
+
+
+def _practitioner(found: Evaluation) -> str:
+    names = [row["method"] for row in found.rows if row["level"] == WITHIN]
+    others = [name for name in ("NeuralFoil", "Gaussian process") if name in names]
+    if not others:
+        return ""
+    return text(
+        f"{' and '.join(others)}: what a practitioner would ask first. NeuralFoil was trained on "
+        f"XFoil's answers for far more shapes than the network saw; a Gaussian process gets the "
+        f"few numbers that the shapes were made from, which a shape from a file does not have."
+    )
+
+
+def _online(found: Evaluation) -> list[str]:
+    wanted = ("source", "IT³ paper", "online IT³")
+    kept = [row for row in found.rows if row["method"] in wanted]
+    levels = list(dict.fromkeys(row["level"] for row in kept))
+    series = list(dict.fromkeys((row["method"], row["batch_size"]) for row in kept))
+    cells = {(row["level"], row["method"], row["batch_size"]): row for row in kept}
+    lines = [["method", *levels]]
+    for name, size in series:
+        errors = [cells.get((level, name, size)) for level in levels]
+        lines.append(
+            [
+                label(name, size),
+                *("" if r is None or r["error"] is None else f"{r['error']:.2f}" for r in errors),
+            ]
+        )
+    return [
+        text(
+            "The same levels as one stream, sorted by L/D: online IT³ keeps what it has learnt "
+            "from batch to batch and follows a moving average of itself; the others start anew."
+        ),
+        table(lines),
+    ]
+
+
+def _costs(found: Evaluation) -> list[str]:
+    level = _beyond(found)
+    rows = [row for row in found.rows if row["level"] == level and row["cost"] is not None]
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    sizes: list[int | None] = sorted({row["batch_size"] for row in rows if row["batch_size"]})
+    cells = {(row["method"], row["batch_size"]): row["cost"] for row in rows}
+    largest = f"any (measured at {sizes[-1]})" if sizes else "any"
+    lines = [["method", *(f"batch {size}" for size in sizes), largest]]
+    for name in names:
+        costs = [cells.get((name, size)) for size in [*sizes, None]]
+        lines.append([name, *("" if cost is None else f"{cost:.1f}" for cost in costs)])
+    return [
+        text(
+            "CPU time as a multiple of a plain answer to the same batch. The paper has 3 for "
+            "ActMAD and 4 for IT³."
+        ),
+        table(lines),
+    ]
+
+
+def _tuning(run: Run, found: Evaluation) -> list[str]:
+    tried = sorted(run.tuning.tried, key=lambda one: -one["gain"])
+    if not tried:
+        return [text(run.tuning.reason)]
+    trials = list(tried[0]["changes"])
+    lines = [["candidate", "gain", *trials]]
+    for one in tried:
+        changes = [f"{100 * one['changes'][trial]:+.1f} %" for trial in trials]
+        lines.append([one["candidate"], f"{100 * one['gain']:+.1f} %", *changes])
+    chosen = [f"seed {line['seed']}: {line['chosen']}" for line in found.numbers]
+    caption = "Change of the error on held-out training shapes: as they are, under shifts, and on "
+    return [
+        text(run.tuning.reason),
+        text(f"Over the training seeds: {'; '.join(chosen)}.") if len(chosen) > 1 else "",
+        table(lines, f"{caption}labels that a second network was trained without."),
+    ]
+
+
+def _data(run: Run, levels: Levels) -> list[str]:
+    card = _flat(run.card)
+    card |= {"training shapes": len(levels.train)}
+    card |= {f"test shapes, {name}": len(shapes) for name, shapes in levels.test.items()}
+    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    named = {"training": levels.train, **levels.test}
+    shades = ["#9aa3b2", "#0f766e", "#d8c7f0", "#a78bda", "#7c4dbd", "#5b2a9d", "#3b1a6d"]
+    axes.hist(
+        [shapes.y.tolist() for shapes in named.values()],
+        bins=40,
+        stacked=True,
+        label=list(named),
+        color=[shades[min(i, len(shades) - 1)] for i in range(len(named))],
+    )
+    axes.set_xlabel("L/D")
+    axes.set_ylabel("shapes")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    return [columns(facts(card), picture(figure, "histogram of L/D"))]
+
+
+def _flat(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a data card says, without what is drawn beside it."""
+    found: dict[str, Any] = {}
+    for name, value in card.items():
+        if name in ("settings", "counts", "lift_to_drag") and isinstance(value, Mapping):
+            found |= {str(k).replace("_", " "): v for k, v in value.items() if k != "histogram"}
+        elif value not in ({}, [], None):
+            found[str(name).replace("_", " ")] = value
+    return {k: v for k, v in found.items() if k not in ("kind", "format")}
+
+
+def _training(run: Run, found: Evaluation) -> list[str]:
+    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    history = run.history
+    epochs = range(1, len(history["train"]) + 1)
+    axes.plot(epochs, history["train"], color="#9aa3b2", label="training, both passes")
+    axes.plot(epochs, history["validation"], color="#5b2a9d", label="held out, first pass")
+    axes.axvline(history["best_epoch"], color="#5b2a9d", linewidth=0.8, linestyle=":")
+    axes.set_yscale("log")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("loss, in training variances")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    told = {
+        "network": run.settings["network"],
+        "epochs": f"{len(history['train'])}, best {history['best_epoch']}",
+        "seconds": history["seconds"],
+        "held-out error, L/D": run.settings["held_out_error"],
+        "trust": repr(run.trust),
+    }
+    for line in found.numbers:
+        told[f"seed {line['seed']}"] = (
+            f"|dF/dy| {line['sensitivity']:.2f}, beyond {line['sensitivity_beyond'] or 0:.2f}"
+        )
+    return [columns(facts(told), picture(figure, "training curve"))]
+
+
+def _made(run: Run, found: Evaluation, command: str) -> dict[str, Any]:
+    seeds = sorted({record["seed"] for record in found.records})
+    made = {
+        "command": command or "it3-aero wings report",
+        "RUN": run.folder,
+        "records": found.folder / "records.jsonl",
+        "training seeds": ", ".join(map(str, seeds)),
+        "versions": f"it3-aero {__version__}, it3-core {core_version}",
+    }
+    return {name: str(value) for name, value in made.items()}
