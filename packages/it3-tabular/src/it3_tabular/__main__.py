@@ -10,11 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from it3_core import IT3Error, IT3Warning
 from it3_tabular import __version__
@@ -137,8 +139,10 @@ def train(
     _say(f"{len(table.y):,} rows, {len(table.names)} features, predicting {kind}: {target}")
     if model.validation_error_ is not None:
         classes = hasattr(model, "classes_")
-        error = f"{100 * model.validation_error_:.1f} %" if classes else (
-            f"{model.validation_error_:.4g}"
+        error = (
+            f"{100 * model.validation_error_:.1f} %"
+            if classes
+            else (f"{model.validation_error_:.4g}")
         )
         name = "share of wrong answers" if classes else "mean absolute error"
         _say(f"held-out rows: {name} {error}, after {model.n_iter_} epochs")
@@ -210,7 +214,7 @@ def evaluate(
 
     Each data set is a folder with `data.txt`, `index_features.txt`, `index_target.txt` and
     `index_train_K.txt`, `index_test_K.txt` of split K. A run that was stopped goes on where it
-    was. Set OMP_NUM_THREADS=1: these networks are too small to share.
+    was.
 
     Example: `IT3_DATA=/data it3-tabular evaluate --out results`
     """
@@ -239,6 +243,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("once", IT3Warning)
     warnings.showwarning = _show_warning
     try:
+        # These networks are too small to share between cores: waiting costs more than working.
+        threadpool_limits(1)
+        torch.set_num_threads(1)
         app(args=None if argv is None else list(argv), prog_name="it3-tabular")
     except IT3Error as problem:
         _err.print(f"it3-tabular: {escape(str(problem))}", soft_wrap=True)

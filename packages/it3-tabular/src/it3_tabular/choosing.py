@@ -109,9 +109,7 @@ def shifts(seed: int) -> dict[str, Callable[[Tensor], Tensor]]:
     return made
 
 
-def _shifted(
-    change: Callable[[Tensor, torch.Generator], Tensor], seed: int, x: Tensor
-) -> Tensor:
+def _shifted(change: Callable[[Tensor, torch.Generator], Tensor], seed: int, x: Tensor) -> Tensor:
     """The values changed, the indicators as they were."""
     values, indicators = x.chunk(2, 1)
     generator = torch.Generator().manual_seed(seed)

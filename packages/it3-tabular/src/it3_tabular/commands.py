@@ -100,7 +100,7 @@ def predict_file(
         keep: whether to copy the file's own columns too.
         show: called after each chunk with the share of the file and the rows that are done.
     """
-    model = load(run / MODEL if run.is_dir() else run)
+    model: IT3Regressor | IT3Classifier = load(run / MODEL if run.is_dir() else run)
     if adapt != "":
         model.set_params(adapt=adapt)
         if adapt == "auto" and model.tuning_ is None:
@@ -205,4 +205,3 @@ def _written(path: Path) -> Iterator[IO[str]]:
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-

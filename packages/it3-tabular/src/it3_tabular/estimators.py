@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from it3_core import IT3, Classification, IT3Error, Method, OnlineIT3, Regression, Source, Trust
+from it3_core.batching import batches
 from it3_tabular import storage
 from it3_tabular.choosing import candidates, choose, gradient_step
-from it3_tabular.learning import batch_size_for, hold_out, train
+from it3_tabular.learning import batch_size_for, hold_out, seeded, train
 from it3_tabular.networks import Signal, build
 from it3_tabular.preparing import Floats, Imputation, Preparation
 
@@ -96,7 +96,7 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         max_iter: int = 200,
         early_stopping: bool = True,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 40,
+        n_iter_no_change: int = 30,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -128,8 +128,7 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         """
         self._check_parameters()
         rows, labels, groups = self._checked(X, y)
-        generator = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        seed = int(generator.integers(2**31))
+        generator, seed = seeded(self.random_state)
         kept, held_out = hold_out(groups, self.validation_fraction, generator)
         names = getattr(self, "feature_names_in_", None)
         self.preparation_ = Preparation.fit(rows[kept], self.imputation, names)
@@ -160,14 +159,12 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         )
         self.n_iter_ = len(self.history_.train)
         known = x_held_out if len(held_out) else x
-        self.trust_ = Trust.fit(self.network_, self.adapter_, known.split(_ROWS))
+        self.trust_ = Trust.fit(self.network_, self.adapter_, batches(known, _ROWS))
         self.validation_error_ = self._error(x_held_out, y_held_out)
         self.tuning_ = None
         if self.adapt == "auto":
             tries = candidates(self.steps, self.learning_rate_adapt)
-            self.tuning_ = choose(
-                self.network_, self.adapter_, x_held_out, y_held_out, tries, seed
-            )
+            self.tuning_ = choose(self.network_, self.adapter_, x_held_out, y_held_out, tries, seed)
         return self
 
     def idempotence_error(self, X: ArrayLike) -> Floats:
@@ -213,7 +210,7 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         size = self.batch_size_adapt if together else _ROWS
         found = []
         for block in _blocks(rows, size * max(1, _ROWS // size)):
-            for part in self.preparation_(block).split(size):
+            for part in batches(self.preparation_(block), size):
                 given = method(part)
                 found.append((given.initial, given.prediction, given.error_before))
         return Answers(*(torch.cat(parts).detach() for parts in zip(*found, strict=True)))
@@ -275,7 +272,7 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         _whole(0, steps=self.steps)
         if self.batch_size != "auto":
             _whole(1, batch_size=self.batch_size)
-        widths = self.hidden_layer_sizes
+        widths: Any = self.hidden_layer_sizes
         if isinstance(widths, str) or not hasattr(widths, "__iter__"):
             raise IT3Error(f"hidden_layer_sizes must be several numbers, not {widths!r}")
         for width in widths:

@@ -8,17 +8,31 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
 from it3_core import Adapter
 from it3_core.training import History, Loss, fit
 from it3_tabular.choosing import FEWEST_ROWS
 
-__all__ = ["batch_size_for", "hold_out", "train", "zigzag"]
+__all__ = ["batch_size_for", "hold_out", "seeded", "train", "zigzag"]
 
 _SMALLEST_TABLE = 5 * FEWEST_ROWS
 
 Rows = NDArray[np.int64]
+
+
+def seeded(
+    random_state: int | np.random.RandomState | None,
+) -> tuple[np.random.Generator, int]:
+    """A generator for the rows and a seed for the network, as scikit-learn's random states go.
+
+    Example:
+        >>> seeded(0)[1] == seeded(0)[1]
+        True
+    """
+    generator = np.random.default_rng(check_random_state(random_state).randint(2**31))
+    return generator, int(generator.integers(2**31))
 
 
 def hold_out(

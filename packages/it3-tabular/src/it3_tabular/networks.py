@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from it3_core import Adapter, Classification, Conditioned, IT3Error, Regression, condition, widen
+from it3_core import Classification, Conditioned, IT3Error, Regression, condition, widen
 
 __all__ = ["Signal", "build"]
 
@@ -50,7 +51,7 @@ def build(
     outputs = len(adapter.mean) if isinstance(adapter, Regression) else adapter.classes
     sizes = [2 * columns, *widths, outputs]
     layers: list[nn.Module] = []
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in itertools.pairwise(sizes):
         layers += [nn.Linear(before, after, dtype=torch.float64), nn.ReLU()]
     layers.pop()
     if isinstance(adapter, Regression):

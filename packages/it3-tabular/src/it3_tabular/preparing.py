@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from it3_core import IT3Error
+from it3_core.batching import batches
 
 __all__ = ["Floats", "Imputation", "Preparation", "drop_values"]
 
@@ -44,8 +45,8 @@ class Preparation:
         >>> import numpy as np
         >>> x = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]])
         >>> preparation = Preparation.fit(x)
-        >>> preparation(np.array([[4.0, np.nan]]))  # two values, and which of them was missing
-        tensor([[1.3416, 1.3283, 0.0000, 1.0000]], dtype=torch.float64)
+        >>> preparation(np.array([[4.0, np.nan]])).round(decimals=2)  # values, then which is missing
+        tensor([[1.3400, 1.3300, 0.0000, 1.0000]], dtype=torch.float64)
     """
 
     mean: Tensor
@@ -151,4 +152,4 @@ def _systems(gaps: Tensor, precision: Tensor) -> Tensor:
 
 def _blocks(values: Tensor, missing: Tensor) -> list[tuple[Tensor, Tensor]]:
     size = max(1, _MOST_NUMBERS // values.shape[1] ** 2)
-    return list(zip(values.split(size), missing.split(size), strict=True))
+    return list(zip(batches(values, size), batches(missing, size), strict=True))

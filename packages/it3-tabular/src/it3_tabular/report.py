@@ -19,9 +19,7 @@ _COMPARED = ("second pass", "IT³ per instance", "online IT³", "auto", "vanilla
              "told: source, imputed", "told: boosting")  # fmt: skip
 
 
-def write_report(
-    folder: Path, names: Sequence[str], command: str, *, plots: bool = True
-) -> str:
+def write_report(folder: Path, names: Sequence[str], command: str, *, plots: bool = True) -> str:
     """Writes `table.md` and PNGs beside the records of these data sets, and returns the table.
 
     Args:

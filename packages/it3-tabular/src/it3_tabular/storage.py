@@ -161,4 +161,3 @@ def _classes_from_json(stored: dict[str, Any]) -> Any:
     values = [_KINDS[stored["kind"]](value) for value in stored["values"]]
     dtype = np.dtype(object) if stored["dtype"] == "|O" else np.dtype(stored["dtype"])
     return np.array(values, dtype=dtype)
-

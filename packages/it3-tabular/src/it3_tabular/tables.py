@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -160,10 +159,7 @@ def _column(chunk: Chunk, name: str, path: str | Path) -> Floats:
         found = np.array(list(map(float, cells)))
     except (TypeError, ValueError):  # something is missing, or is no number
         found = np.array(
-            [
-                _number(cell, line, name, path)
-                for cell, line in zip(cells, chunk.lines, strict=True)
-            ]
+            [_number(cell, line, name, path) for cell, line in zip(cells, chunk.lines, strict=True)]
         )
     infinite = np.isinf(found)
     if infinite.any():
