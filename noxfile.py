@@ -16,6 +16,7 @@ import nox
 ROOT = Path(__file__).parent
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 PACKAGES = ("core", "tabular", "vision", "aero")
+TESTED_WITH = {"core": ["core[plots]"], "tabular": ["core[plots]", "tabular[parquet,plots]"]}
 
 # Isolated builds take their hatchling from the constraints too: pip reads the second name there,
 # `python -m build` and older pips the first. A URI, because pip splits these values at spaces.
@@ -71,8 +72,10 @@ def install(session: nox.Session, *requirements: str, packages: Sequence[str] = 
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """Run a package's tests and docstring examples, with only its own dependencies there."""
-    packages = ["core[plots]"] if package == "core" else ["core", package]
-    install(session, "pytest", "hypothesis", packages=packages)
+    packages = TESTED_WITH.get(package, ["core", package])
+    # pandas: scikit-learn's checks of estimators, and ours, hand them data frames.
+    tools = ["pandas"] if package == "tabular" else []
+    install(session, "pytest", "hypothesis", *tools, packages=packages)
     named = any(argument.startswith("packages/") for argument in session.posargs)
     paths = [] if named else [str(folder(package) / "tests"), str(folder(package) / "src")]
     session.run("pytest", "--config-file=pyproject.toml", *paths, *session.posargs)

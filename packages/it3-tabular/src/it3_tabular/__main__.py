@@ -271,7 +271,7 @@ def _progress(quiet: bool) -> Progress:
         TimeRemainingColumn(),
         console=_err,
         transient=True,
-        disable=quiet,
+        disable=quiet or not _err.is_terminal,  # in a log, bars are noise
     )
 
 

@@ -354,7 +354,7 @@ class IT3Regressor(RegressorMixin, _IT3Estimator):  # type: ignore[misc]  # the 
             ensure_all_finite="allow-nan",
             ensure_min_samples=2,
         )
-        labels = torch.as_tensor(np.asarray(targets, dtype=np.float64))
+        labels = torch.from_numpy(np.array(targets, dtype=np.float64))  # a copy, to be writable
         if bool((labels == labels[0]).all()):
             raise IT3Error(f"the target is {float(labels[0]):g} in every row: nothing to learn")
         return rows, labels, np.zeros(len(labels))

@@ -45,7 +45,7 @@ class Preparation:
         >>> import numpy as np
         >>> x = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]])
         >>> preparation = Preparation.fit(x)
-        >>> preparation(np.array([[4.0, np.nan]])).round(decimals=2)  # values, then which is missing
+        >>> preparation(np.array([[4.0, np.nan]])).round(decimals=2)  # values, and gaps
         tensor([[1.3400, 1.3300, 0.0000, 1.0000]], dtype=torch.float64)
     """
 
@@ -93,7 +93,8 @@ class Preparation:
 
     def _standardised(self, x: Floats) -> Tensor:
         """Zero where a value is missing."""
-        values = (torch.as_tensor(x, dtype=torch.float64) - self.mean) / self.scale
+        own = torch.from_numpy(np.array(x, dtype=np.float64))  # a copy: a frame's may be read-only
+        values = (own - self.mean) / self.scale
         return values.nan_to_num(nan=0.0).clamp(-_FARTHEST, _FARTHEST)
 
 
