@@ -152,13 +152,16 @@ def load_boston(folder: str | Path | None = None, *, openml: bool = False) -> tu
 
 def _numbers(path: Path) -> Floats:
     try:
-        data = np.loadtxt(path, dtype=np.float64, ndmin=2)
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise IT3Error(f"{path} is empty")
+        data: Floats = np.loadtxt(io.StringIO(text), dtype=np.float64, ndmin=2)
     except OSError as problem:
         raise IT3Error(f"can't read {path}: {problem.strerror or problem}") from problem
+    except IT3Error:
+        raise
     except ValueError as problem:
         raise IT3Error(f"{path} is no table of numbers: {problem}") from problem
-    if data.size == 0:
-        raise IT3Error(f"{path} is empty")
     return data
 
 
