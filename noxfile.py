@@ -16,6 +16,12 @@ import nox
 ROOT = Path(__file__).parent
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 PACKAGES = ("core", "tabular", "vision", "aero")
+TESTED_WITH = {
+    "core": ["core[plots]"],
+    "tabular": ["core[plots]", "tabular[parquet,plots]"],
+    "vision": ["core", "vision"],
+    "aero": ["core[plots]", "aero[dask]"],
+}
 
 # Isolated builds take their hatchling from the constraints too: pip reads the second name there,
 # `python -m build` and older pips the first. A URI, because pip splits these values at spaces.
@@ -71,9 +77,9 @@ def install(session: nox.Session, *requirements: str, packages: Sequence[str] = 
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """Run a package's tests and docstring examples, with only its own dependencies there."""
-    tested = {"core": "core[plots]", "aero": "aero[dask]"}.get(package, package)
-    packages = [tested] if package == "core" else ["core", tested]
-    install(session, "pytest", "hypothesis", packages=packages)
+    # pandas: scikit-learn's checks of estimators, and ours, hand them data frames.
+    tools = ["pandas"] if package == "tabular" else []
+    install(session, "pytest", "hypothesis", *tools, packages=TESTED_WITH[package])
     named = any(argument.startswith("packages/") for argument in session.posargs)
     paths = [] if named else [str(folder(package) / "tests"), str(folder(package) / "src")]
     session.run("pytest", "--config-file=pyproject.toml", *paths, *session.posargs)
@@ -150,13 +156,26 @@ def try_wheel(session: nox.Session, package: str, wheels: list[Path]) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Show IT3 at work on a toy problem; arguments after -- go to `it3-core demo`."""
-    install(session, packages=["core"])
-    session.run("it3-core", "demo", *session.posargs)
+    """Wings from geometry to a report: generate, train, evaluate; takes `it3-aero wings demo` options."""
+    install(session, packages=["core[plots]", "aero"])
+    session.run("it3-aero", "wings", "demo", *session.posargs)
+
+
+# What each benchmark needs besides the workspace's packages.
+PEERS = {
+    "core": ["torch-ttt==0.0.2", "numpy"],
+    "tabular": [],
+    "wings": [],
+    "wings_cost": [],
+}
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Compare speed with torch-ttt; arguments after -- go to tools/bench/core.py."""
-    install(session, "torch-ttt==0.0.2", "numpy", packages=["core"])
-    session.run("python", "tools/bench/core.py", *session.posargs)
+    """Measure, beside the peers: core (the default), tabular, wings or wings_cost after --."""
+    what, *options = session.posargs or ["core"]
+    if what not in PEERS:
+        session.error(f"there is no benchmark {what!r}: name one of {', '.join(PEERS)}")
+    packages = {"tabular": ["tabular[plots]"], "wings": ["aero"], "wings_cost": ["aero"]}
+    install(session, *PEERS[what], packages=["core[plots]", *packages.get(what, [])])
+    session.run("python", f"tools/bench/{what}.py", *options)
