@@ -183,6 +183,7 @@ def bare(folders: Sequence[Path]) -> None:
                 stdout=log,
                 stderr=log,
                 check=False,
+                start_new_session=True,  # as ours: Linux shares a busy machine out by session
             )
 
 

@@ -35,7 +35,7 @@ def pool(workers: int | None = None, dask: str | None = None) -> Iterator[tuple[
     """An executor, and how many samples are well kept under way on it.
 
     Args:
-        workers: threads; one for each core if not given.
+        workers: threads; one more than there are cores if not given.
         dask: address of a Dask scheduler, whose cluster is used instead.
 
     Example:
@@ -51,7 +51,8 @@ def pool(workers: int | None = None, dask: str | None = None) -> Iterator[tuple[
         return
     if workers is not None and workers < 1:
         raise IT3Error(f"workers must be 1 or more, but is {workers}")
-    number = workers or cores()
+    # One more than there are cores: none is idle while an answer is read and put down.
+    number = workers or cores() + 1
     executor = ThreadPoolExecutor(number, thread_name_prefix="it3-aero")
     try:
         yield executor, 2 * number

@@ -55,7 +55,7 @@ def generate(
     solver: Annotated[
         SolverName, typer.Option(help="auto is XFoil where it runs, NeuralFoil elsewhere.")
     ] = SolverName.auto,
-    workers: Annotated[int | None, typer.Option(help="At a time; default: one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(help="At a time; default: cores + 1.")] = None,
     dask: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Use the cluster of a Dask scheduler.")
     ] = None,

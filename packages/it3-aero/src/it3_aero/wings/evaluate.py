@@ -169,7 +169,6 @@ def evaluate_run(
     for one in _runs(run, levels.train, seeds, progress):
         vanilla = train_vanilla(one, levels.train, progress=progress)
         predictors = methods(one, vanilla, levels, neuralfoil=neuralfoil)
-        steady = one.tuning.chosen.method in ("Source", "AnswerStep")
         records += evaluate(
             predictors,
             {name: (part.x, part.y) for name, part in levels.test.items()},
@@ -177,7 +176,7 @@ def evaluate_run(
             batch_sizes=batch_sizes,
             seed=one.seed,
             in_distribution=WITHIN,
-            once=[n for n in predictors if n in _ONCE or (n == "IT³ auto" and steady)],
+            once=[name for name in predictors if name in _ONCE],
             streams=["online IT³"],
             path=_part(folder, one, levels),
             progress=progress,

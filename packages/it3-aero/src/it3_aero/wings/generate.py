@@ -63,7 +63,7 @@ def generate(
         alpha: angle of attack in degrees.
         mach: Mach number.
         solver: a name for `choose`, or a solver.
-        workers: how many at a time; one for each core if not given.
+        workers: how many at a time; one more than there are cores if not given.
         dask: address of a Dask scheduler, to use its cluster instead.
         executor: any other executor; `workers` says how many it has.
         progress: show a bar.

@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 def train(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="The folder that generate made.")],
     out: Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")],
-    preset: Annotated[Preset, typer.Option(help="small: two minutes on two cores.")] = Preset.small,
+    preset: Annotated[Preset, typer.Option(help="small: minutes on two cores.")] = Preset.small,
     seed: Annotated[int, typer.Option(min=0, help="Of weights and rows.")] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the preset's.")] = None,
     threshold: Annotated[float, typer.Option(help="The largest L/D to train on.")] = 60.0,

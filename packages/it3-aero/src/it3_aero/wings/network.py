@@ -70,7 +70,7 @@ PRESETS = {
     "small": NetworkSettings(),
     "paper": NetworkSettings(channels=64, kernels=3, stride=1),
 }
-"""`small` trains on two CPU cores in about two minutes; `paper` has the paper's width."""
+"""`small` trains on two CPU cores in minutes; `paper` has the paper's width."""
 
 
 class OutlineTrunk(nn.Module):
