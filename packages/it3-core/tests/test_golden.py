@@ -15,6 +15,7 @@ from it3_core import (
     AnswerStep,
     Classification,
     DenseMap,
+    IT3Warning,
     Regression,
     Source,
     Trust,
@@ -257,9 +258,49 @@ def test_trust_percentiles_and_flags() -> None:
     assert math.isnan(trust.percentile(torch.tensor([float("nan")])).item())
     again = Trust.from_description(trust.describe())
     assert torch.equal(again.percentile(asked), trust.percentile(asked))
-    steps = Trust.from_errors(torch.tensor([1.0, 1.0, 1.0, 2.0]))  # ties
-    assert steps.percentile(torch.tensor([0.5, 1.5, 3.0])).tolist() == [
-        0.0,
-        pytest.approx(250 / 3),
-        100.0,
-    ]
+
+
+def test_trust_counts_only_what_is_smaller() -> None:
+    ties = Trust.from_errors(torch.cat([torch.zeros(90), torch.linspace(0.1, 1, 10)]))
+    assert ties.percentile(torch.tensor([0.0])).item() == 0.0
+    few = Trust([1.0, 1.0, 1.0, 2.0])
+    found = few.percentile(torch.tensor([0.5, 1.0, 1.5, 3.0])).tolist()
+    assert found == [0.0, 0.0, pytest.approx(250 / 3), 100.0]
+
+
+@pytest.mark.parametrize("size", [20, 50, 200])
+def test_false_alarms_are_as_many_as_promised_however_small_the_data(size: int) -> None:
+    torch.manual_seed(0)
+    rates = []
+    for _ in range(300):
+        trust = Trust.from_errors(torch.randn(size).abs(), false_alarms=0.1)
+        rates.append(trust.flag(torch.randn(500).abs()).float().mean())
+    assert torch.stack(rates).mean().item() == pytest.approx(0.1, abs=0.012)
+
+
+def test_too_few_errors_for_the_promise_are_named() -> None:
+    with pytest.warns(IT3Warning, match="at least 19"):
+        Trust.from_errors(torch.rand(10))
+
+
+@pytest.mark.parametrize("name", ["js", "kl", "l2"])
+def test_a_class_that_is_ruled_out_is_no_trouble(name: Any) -> None:
+    first = torch.tensor([[0.0, 1.0, float("-inf")]], requires_grad=True)
+    second = torch.tensor([[0.0, 1.5, float("-inf")]])
+    distance = Classification(3, name).distance(first, second)
+    expected = Classification(2, name).distance(first[:, :2], second[:, :2])
+    assert distance.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_labels_of_any_integer_type() -> None:
+    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64, torch.uint16):
+        label = torch.tensor([[[1, 0]]]).to(dtype)
+        assert DenseMap().error(torch.tensor([[[[5.0, -5.0]]]]), label).item() == 0
+        assert Classification(3).encode(torch.tensor([2]).to(dtype))[0, 2] == 1
+        signal = Regression().perturb(Regression().encode(torch.tensor([3]).to(dtype)), 0.1)
+        assert signal.is_floating_point()
+    mask = torch.tensor([[[[True, False]]]])  # (batch, 1, height, width)
+    assert DenseMap().loss(torch.zeros(1, 1, 1, 2), mask).item() == pytest.approx(math.log(2))
+    series = torch.zeros(2, 1, 7)  # one-dimensional maps, labels with and without a channel
+    assert DenseMap().loss(series, torch.zeros(2, 1, 7).long()).shape == (2,)
+    assert DenseMap().loss(series, torch.zeros(2, 7).long()).shape == (2,)

@@ -151,7 +151,7 @@ class Regression:
         return signal + nnf.pad(torch.randn_like(signal[:, :-1]) * noise, (0, 1))
 
     def distance(self, first: Tensor, second: Tensor) -> Tensor:
-        return self._measure(self._scale(_rows(first) - _rows(second)))
+        return self._measure(self._scale(self._residual(first, second)))
 
     def loss(self, output: Tensor, label: Tensor) -> Tensor:
         """Mean squared error in training standard deviations."""
@@ -185,7 +185,8 @@ class Regression:
         first, second = _rows(output), _rows(label)
         if first.shape != second.shape:
             raise IT3Error(
-                f"outputs of shape {tuple(output.shape)} don't fit labels {tuple(label.shape)}"
+                f"outputs of shape {tuple(output.shape)} don't fit labels or outputs of shape "
+                f"{tuple(label.shape)}"
             )
         return first - second
 
@@ -206,6 +207,8 @@ class Regression:
                 f"an instance has {values.shape[1]} answers, but this Regression was made for "
                 f"{len(self.mean)}: give Regression the statistics of all answers"
             )
+        if not values.is_floating_point():
+            values = values.to(torch.get_default_dtype())
         if self._standard:
             return values
         mean, std = self._statistics(values)
@@ -220,10 +223,11 @@ class Regression:
         dtype = like.dtype if like.is_floating_point() else torch.get_default_dtype()
         key = (like.device, dtype)
         if key not in self._moved:
-            self._moved[key] = (
-                torch.tensor(self.mean, device=key[0], dtype=key[1]),
-                torch.tensor(self.std, device=key[0], dtype=key[1]),
-            )
+            with torch.inference_mode(False):  # a tensor made inside it could never be trained on
+                self._moved[key] = (
+                    torch.tensor(self.mean, device=key[0], dtype=key[1]),
+                    torch.tensor(self.std, device=key[0], dtype=key[1]),
+                )
         return self._moved[key]
 
 
@@ -268,6 +272,11 @@ class Classification:
 
     def encode(self, answer: Tensor) -> Tensor:
         if answer.is_floating_point():
+            if answer.dim() != 2 or answer.shape[1] != self.classes:
+                raise IT3Error(
+                    f"outputs must be logits of shape (batch, {self.classes}), not "
+                    f"{tuple(answer.shape)}; labels must be integers"
+                )
             return torch.constant_pad_nd(answer.softmax(1), (0, 1), 1.0)
         onehot = nnf.one_hot(self._check(answer), self.classes)
         return nnf.pad(onehot.to(torch.get_default_dtype()), (0, 1), value=1.0)
@@ -316,9 +325,9 @@ class DenseMap:
     """A class for every pixel. Outputs are logits `(batch, classes, *size)`.
 
     With `classes=1` the map is binary: one logit a pixel. Labels are integers `(batch, *size)`
-    (or `(batch, 1, *size)`); a negative label means "unknown", is left out of loss and error, and
-    is encoded as neutral. A signal is a map of probabilities and an indicator plane. Distances
-    are means over the pixels of the measures that `Classification` has.
+    (or `(batch, 1, height, width)`); a negative label means "unknown", is left out of loss and
+    error, and is encoded as neutral. A signal is a map of probabilities and an indicator plane.
+    Distances are means over the pixels of the measures that `Classification` has.
 
     Args:
         classes: 1 for a binary map, else the number of classes.
@@ -410,7 +419,9 @@ class DenseMap:
     def _check(self, label: Tensor, output: Tensor | None = None) -> Tensor:
         if label.is_floating_point():
             raise IT3Error("the labels of a dense map must be integers: call mask.long()")
-        if label.dim() == 4 and label.shape[1] == 1:
+        label = label.long()
+        dimensions = 4 if output is None else output.dim()
+        if label.dim() == dimensions and label.shape[1] == 1:
             label = label.squeeze(1)
         if output is not None and label.shape != (output.shape[0], *output.shape[2:]):
             raise IT3Error(
@@ -421,7 +432,7 @@ class DenseMap:
                 f"the labels reach {int(label.max())}, but must lie in "
                 f"0 … {max(self.classes, 2) - 1} (negative: unknown)"
             )
-        return label.long()
+        return label
 
 
 def adapter_from(description: dict[str, Any]) -> Adapter:

@@ -48,6 +48,8 @@ def count(x: Any) -> int:
         sizes = {count(part) for part in (x.values() if isinstance(x, dict) else x)}
         if len(sizes) == 1:
             return sizes.pop()
+        if not sizes:
+            raise IT3Error(f"the input is an empty {type(x).__name__}: there is nothing in it")
         raise IT3Error(f"the parts of the input differ in batch size: {sorted(sizes)}")
     raise IT3Error(
         f"an input must be a tensor, a tuple, list or dict of them, or a graph batch; "
@@ -68,10 +70,8 @@ def take(x: Any, rows: Sequence[int] | slice) -> Any:
     if is_graph(x):
         chosen = range(count(x))[rows] if isinstance(rows, slice) else rows
         return type(x).from_data_list(x.index_select(list(chosen)))
-    if isinstance(x, dict):
-        return {name: take(part, rows) for name, part in x.items()}
-    if isinstance(x, tuple | list):
-        return type(x)(take(part, rows) for part in x)
+    if isinstance(x, dict | tuple | list):
+        return _rebuilt(x, lambda part: take(part, rows))
     raise IT3Error(f"can't take rows of a {type(x).__name__}")
 
 
@@ -121,11 +121,20 @@ def map_tensors(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return function(x)
     if is_graph(x):
         return copy.copy(x).apply(function)
-    if isinstance(x, dict):
-        return {name: map_tensors(part, function) for name, part in x.items()}
-    if isinstance(x, tuple | list):
-        return type(x)(map_tensors(part, function) for part in x)
+    if isinstance(x, dict | tuple | list):
+        return _rebuilt(x, lambda part: map_tensors(part, function))
     return x
+
+
+def _rebuilt(x: Any, function: Callable[[Any], Any]) -> Any:
+    """A container of the same make with `function` applied to its parts."""
+    if isinstance(x, dict):
+        new = copy.copy(x)  # keeps the type, as those of other libraries have one of their own
+        for name, part in x.items():
+            new[name] = function(part)
+        return new
+    parts = [function(part) for part in x]
+    return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
 def check_input(x: Any, dtype: torch.dtype | None = None) -> int:

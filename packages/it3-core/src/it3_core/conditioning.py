@@ -29,6 +29,13 @@ from it3_core.errors import IT3Error
 __all__ = ["Conditioned", "condition", "find_layer", "widen"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CHANNELS_SECOND = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+    nn.GroupNorm,
+)
+_CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.MultiheadAttention, nn.Embedding)
 
 # The signal on its way to the layer where it enters. A context variable, because a forward pass
 # has no other way past the code of a network that knows nothing of signals, and because two
@@ -45,11 +52,21 @@ class Conditioned(nn.Module):
         embed: the signal's embedding, or None where the layer itself was widened.
     """
 
-    def __init__(self, model: nn.Module, layer: str, embed: nn.Module | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: str,
+        embed: nn.Module | None,
+        channel_dim: int | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.layer = layer
         self.embed = embed
+        self.channel_dim = channel_dim
+        self.training = model.training  # its layers keep the modes that they have
+        if embed is not None:
+            embed.train(model.training)
         # Bound methods, not closures: copy.deepcopy then binds the copy's hook to the copy.
         entrance = find_layer(model, layer)
         if embed is None:
@@ -67,18 +84,18 @@ class Conditioned(nn.Module):
 
     def _concatenate(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         features, *rest = inputs
-        channel = _channel_dimension(layer, features)
-        x, signal = _passing.get()
-        signal = _spread(signal, features, channel, x)
+        x, signal = self._arriving()
+        channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
+        signal = _spread(signal, features, channel, x, self.layer)
         shape = [*features.shape]
         shape[channel] = signal.shape[channel]
         return (torch.cat([features, signal.expand(shape)], channel), *rest)
 
     def _add(self, layer: nn.Module, inputs: tuple[Any, ...], features: Tensor) -> Tensor:
         assert self.embed is not None
-        x, signal = _passing.get()
-        channel = _channel_dimension(layer, features)
-        embedding = _spread(self.embed(signal), features, channel, x)
+        x, signal = self._arriving()
+        channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
+        embedding = _spread(self.embed(signal), features, channel, x, self.layer)
         if embedding.shape[channel] != features.shape[channel]:
             raise IT3Error(
                 f"layer {self.layer!r} returns {features.shape[channel]} channels, but its "
@@ -87,6 +104,15 @@ class Conditioned(nn.Module):
             )
         return features + embedding
 
+    def _arriving(self) -> tuple[Any, Tensor]:
+        try:
+            return _passing.get()
+        except LookupError:
+            raise IT3Error(
+                "the network runs without its signal: call the conditioned one, as f(x, signal); "
+                "gradient checkpointing and DataParallel inside it can't carry a signal"
+            ) from None
+
 
 def condition(
     model: nn.Module,
@@ -94,6 +120,7 @@ def condition(
     layer: str,
     *,
     channels: int | None = None,
+    channel_dim: int | None = None,
     example: Any = None,
     embed: nn.Module | None = None,
 ) -> Conditioned:
@@ -109,6 +136,8 @@ def condition(
         adapter: its `channels` is the width of a signal.
         layer: name of the layer, as in `model.named_modules()`.
         channels: channels that the layer returns, where they can't be read off the layer.
+        channel_dim: the dimension of what the layer returns that holds them: 1 for maps, -1 for
+            tokens, where the kind of layer doesn't tell. The batch is always first.
         example: a batch of inputs to find the channels with, by running the network once.
         embed: an embedding of your own, from `(batch, adapter.channels, …)` to
             `(batch, channels, …)`. By default a Linear, zero at first.
@@ -127,16 +156,21 @@ def condition(
     """
     entrance = find_layer(model, layer)
     if embed is None:
-        width = channels or _returned_channels(model, entrance, layer, example)
+        width = channels or _returned_channels(model, entrance, layer, example, channel_dim)
         embed = _Embedding(adapter.channels, width)
         reference = next((p for p in model.parameters() if p.is_floating_point()), None)
         if reference is not None:
             embed = embed.to(reference.device, reference.dtype)
-    conditioned = Conditioned(copy.deepcopy(model), layer, embed)
-    return conditioned.train(model.training)
+    return Conditioned(copy.deepcopy(model), layer, embed, channel_dim)
 
 
-def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Conditioned:
+def widen(
+    model: nn.Module,
+    adapter: Adapter,
+    layer: str | None = None,
+    *,
+    channel_dim: int | None = None,
+) -> Conditioned:
     """Feeds the signal to a Linear or convolution layer of a copy of `model`, the paper's way.
 
     The layer's weights are kept, and get zeros for the signal's channels.
@@ -145,6 +179,7 @@ def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Condi
         model: any network that is called as `model(x)`.
         adapter: its `channels` is the width of a signal.
         layer: name of the layer; by default the first Linear or convolution there is.
+        channel_dim: the dimension of the layer's input that holds the channels, see `condition`.
 
     Example:
         >>> import torch
@@ -154,22 +189,33 @@ def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Condi
     """
     if layer is None:
         kinds = (nn.Linear, *_CONVOLUTIONS)
-        found = [name for name, module in model.named_modules() if isinstance(module, kinds)]
+        found = [
+            name
+            for name, module in model.named_modules()
+            # Attention has a Linear that is never called, only its weights are used.
+            if isinstance(module, kinds) and "NonDynamically" not in type(module).__name__
+        ]
         if not found:
             raise IT3Error(
                 "the network has no Linear or convolution layer to widen: use condition() and "
                 "name a layer"
             )
         layer = found[0]
-    wide = _widened(find_layer(model, layer), layer, adapter.channels)
-    training = model.training
+    old = find_layer(model, layer)
+    wide = _widened(old, layer, adapter.channels)
+    places = [p for _, p in model.named_parameters(remove_duplicate=False) if p is old.weight]
+    if len(places) > 1:
+        raise IT3Error(
+            f"the weight of layer {layer!r} is used in {len(places)} places, which widening would "
+            f"part: use condition(), or name another layer"
+        )
     model = copy.deepcopy(model)
     if layer:
         parent, _, leaf = layer.rpartition(".")
         setattr(model.get_submodule(parent), leaf, wide)
     else:  # the network is that one layer
         model = wide
-    return Conditioned(model, layer, None).train(training)
+    return Conditioned(model, layer, None, channel_dim)
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
@@ -183,7 +229,7 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
         ...
         it3_core.errors.IT3Error: the network has no layer 'encodr'; did you mean 'encoder'?
     """
-    layers: dict[str, nn.Module] = dict(model.named_modules())
+    layers: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
     if name in layers:
         return layers[name]
     known = [layer for layer in layers if layer]
@@ -224,6 +270,11 @@ def _widened(layer: nn.Module, name: str, extra: int) -> nn.Module:
         )
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
         raise IT3Error(f"layer {name!r} is lazy: run the network once before widening it")
+    if type(layer.weight) is not nn.Parameter:
+        raise IT3Error(
+            f"the weight of layer {name!r} is computed (weight norm, spectral norm …): use "
+            f"condition(), or name another layer"
+        )
     wide = copy.deepcopy(layer)
     if isinstance(wide, _CONVOLUTIONS):
         if wide.groups != 1:
@@ -237,23 +288,20 @@ def _widened(layer: nn.Module, name: str, extra: int) -> nn.Module:
     return wide
 
 
-def _returned_channels(model: nn.Module, layer: nn.Module, name: str, example: Any) -> int:
+def _returned_channels(
+    model: nn.Module, layer: nn.Module, name: str, example: Any, channel_dim: int | None
+) -> int:
     """How many channels a layer returns: seen on an example, or read off its last sub-layer."""
     if example is not None:
         seen: list[Tensor] = []
-        handle = layer.register_forward_hook(lambda _m, _i, output: seen.append(output))
-        modes = {module: module.training for module in model.modules()}
-        try:
-            model.eval()
-            with torch.no_grad():
-                model(example)
-        finally:
-            handle.remove()
-            for module, mode in modes.items():
-                module.training = mode
+        trial = copy.deepcopy(model).eval()  # even a pass may leave traces: a counter, a cache
+        hook = lambda _m, _i, output: seen.append(output)  # noqa: E731
+        find_layer(trial, name).register_forward_hook(hook)
+        with torch.no_grad():
+            trial(example)
         if not seen or not isinstance(seen[0], Tensor):
             raise IT3Error(f"layer {name!r} returns no tensor on the example: name another layer")
-        return seen[0].shape[_channel_dimension(layer, seen[0])]
+        return seen[0].shape[_channel_dimension(layer, seen[0], channel_dim, name)]
     for module in reversed(list(layer.modules())):
         for attribute in ("out_features", "out_channels", "num_features", "num_channels"):
             width = getattr(module, attribute, None)
@@ -268,28 +316,44 @@ def _returned_channels(model: nn.Module, layer: nn.Module, name: str, example: A
     )
 
 
-def _channel_dimension(layer: nn.Module, features: Tensor) -> int:
+def _channel_dimension(layer: nn.Module, features: Tensor, given: int | None, name: str) -> int:
     """Channels are last for vectors, nodes and tokens, second for maps."""
-    if features.dim() == 2 or isinstance(layer, nn.Linear | nn.LayerNorm):
+    if not isinstance(features, Tensor):
+        raise IT3Error(
+            f"layer {name!r} returns a {type(features).__name__}, not a tensor: name one after it"
+        )
+    if given is not None:
+        return given % features.dim()
+    if features.dim() == 2:
+        return 1
+    kinds = [type(module) for module in layer.modules()]
+    second = any(issubclass(kind, _CHANNELS_SECOND) for kind in kinds)
+    last = any(issubclass(kind, _CHANNELS_LAST) for kind in kinds)
+    if last and not second:
         return features.dim() - 1
-    if features.dim() == 3 and not _is_convolutional(layer):
-        return 2
-    return 1
+    if (second and not last) or features.dim() > 3:
+        return 1
+    raise IT3Error(
+        f"can't tell which dimension of what layer {name!r} returns holds the channels: give "
+        f"channel_dim=1 (batch, channels, length) or channel_dim=-1 (batch, tokens, channels)"
+    )
 
 
-def _is_convolutional(layer: nn.Module) -> bool:
-    kinds = (*_CONVOLUTIONS, nn.modules.batchnorm._BatchNorm)
-    return any(isinstance(module, kinds) for module in layer.modules())
-
-
-def _spread(signal: Tensor, features: Tensor, channel: int, x: Any) -> Tensor:
+def _spread(signal: Tensor, features: Tensor, channel: int, x: Any, name: str) -> Tensor:
     """A signal per instance, shaped to be added to (or put beside) the features of each."""
     if is_graph(x) and features.dim() == 2 and features.shape[0] == x.batch.shape[0]:
         return signal[x.batch]
-    if signal.dim() > 2:  # a map for a map
-        if signal.shape[2:] == features.shape[2:]:
-            return signal
-        return nnf.interpolate(signal, size=features.shape[2:], mode="area")
+    if signal.shape[0] != features.shape[0]:
+        raise IT3Error(
+            f"layer {name!r} works on {features.shape[0]} rows for a batch of {signal.shape[0]}: "
+            f"the signal can enter where the first dimension is the batch, so name another layer"
+        )
+    if signal.dim() > 2:  # a map
+        if channel == 1 and features.dim() == signal.dim():
+            if signal.shape[2:] == features.shape[2:]:
+                return signal
+            return nnf.interpolate(signal, size=features.shape[2:], mode="area")
+        signal = signal.flatten(2).mean(2)  # for what has no places, what is left of it
     if features.dim() == 2:
         return signal
     ones = [1] * (features.dim() - 2)

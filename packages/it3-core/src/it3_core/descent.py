@@ -84,6 +84,7 @@ class Descent:
             self._gradient.zero_()
             torch.autograd.backward(loss, inputs=self._leaves)
             self._rule(self._vector, self._gradient, self._lr, self._memory)
+        torch.clear_autocast_cache()  # it holds what the weights were before the step
 
     def restart(self, source: Mapping[str, Tensor]) -> None:
         """Starts anew from `source`, as a new object would, for less."""
@@ -108,7 +109,7 @@ class Descent:
         for name, leaf in self.weights.items():
             for key, value in self._optimizer.state[leaf].items():
                 copied = value.clone() if isinstance(value, Tensor) else torch.tensor(value)
-                state[f"optimizer.{key}.{name}"] = copied
+                state[f"optimizer.{key}|{name}"] = copied
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -126,7 +127,7 @@ class Descent:
             self._memory = kept
             return
         for name, leaf in self.weights.items():
-            ending = f".{name}"
+            ending = f"|{name}"
             entries = {k.removesuffix(ending): v for k, v in kept.items() if k.endswith(ending)}
             if entries:
                 self._optimizer.state[leaf] = entries
@@ -173,9 +174,11 @@ def _sgd(weights: Tensor, gradient: Tensor, lr: float, memory: dict[str, Tensor]
 
 
 def _adam(weights: Tensor, gradient: Tensor, lr: float, memory: dict[str, Tensor]) -> None:
-    """torch.optim.Adam with its defaults."""
+    """torch.optim.Adam with its defaults; half-precision weights have moments in float32."""
     beta1, beta2, epsilon = 0.9, 0.999, 1e-8
     with torch.no_grad():
+        if gradient.dtype in (torch.float16, torch.bfloat16):
+            gradient = gradient.float()
         if memory:
             memory["step"] += 1
             memory["mean"].lerp_(gradient, 1 - beta1)
@@ -186,7 +189,11 @@ def _adam(weights: Tensor, gradient: Tensor, lr: float, memory: dict[str, Tensor
             memory["square"] = gradient.square().mul_(1 - beta2)
         step = int(memory["step"])
         spread = memory["square"].sqrt().div_(math.sqrt(1 - beta2**step)).add_(epsilon)
-        weights.addcdiv_(memory["mean"], spread, value=-lr / (1 - beta1**step))
+        rate = -lr / (1 - beta1**step)
+        if spread.dtype == weights.dtype:
+            weights.addcdiv_(memory["mean"], spread, value=rate)
+        else:
+            weights.add_((memory["mean"] / spread).mul_(rate).to(weights.dtype))
 
 
 _RULES: dict[str, Callable[[Tensor, Tensor, float, dict[str, Tensor]], None]] = {

@@ -13,6 +13,11 @@ from torch import Tensor
 __all__ = ["js_divergence", "kl_divergence", "l2_distance"]
 
 
+def _finite(log_p: Tensor) -> Tensor:
+    """A class that is ruled out has log-probability −∞, and 0 · (∞ − ∞) is not a number."""
+    return log_p.clamp_min(-1e4)
+
+
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Kullback–Leibler divergence KL(p ‖ q) = Σ p (log p − log q), in nats; not symmetric.
 
@@ -22,6 +27,7 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
         >>> round(kl_divergence(p, q).item(), 4), round(kl_divergence(q, p).item(), 4)
         (0.5108, 0.3681)
     """
+    log_p, log_q = _finite(log_p), _finite(log_q)
     return (log_p.exp() * (log_p - log_q)).sum(1).clamp_min(0)
 
 
@@ -34,6 +40,7 @@ def js_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
         >>> round(js_divergence(p, q).item(), 4)  # log 2
         0.6931
     """
+    log_p, log_q = _finite(log_p), _finite(log_q)
     middle = torch.logaddexp(log_p, log_q) - math.log(2)
     total = log_p.exp() * (log_p - middle) + log_q.exp() * (log_q - middle)
     return (total.sum(1) / 2).clamp_min(0)

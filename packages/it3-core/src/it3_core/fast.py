@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 import difflib
 import fnmatch
+import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,8 +22,8 @@ from torch import Tensor, nn
 from it3_core.batching import map_tensors, tensors
 from it3_core.conditioning import Conditioned, find_layer
 from it3_core.descent import Descent, OptimizerFactory, Weights
-from it3_core.errors import IT3Error
-from it3_core.norms import Norm, batch_share, use_batch_statistics
+from it3_core.errors import IT3Error, IT3Warning
+from it3_core.norms import Norm, batch_share, has_batch_norm, use_batch_statistics
 from it3_core.trunk import Trunk
 
 __all__ = ["FastModel", "Parameters", "Session"]
@@ -37,9 +39,10 @@ class FastModel:
 
     Args:
         module: called as `module(x, signal)`; always run in evaluation mode.
-        parameters: which parameters adapt. None: all that require gradients. A glob pattern such
-            as `"model.fc.*"`, or several. A predicate `(name, parameter) → bool`. Or `"above"`:
-            those that run after the signal has entered a network made by `condition()`.
+        parameters: which parameters adapt. None: all that require gradients, or all where none
+            does. A glob pattern such as `"model.fc.*"`, or several (`condition()` and `widen()`
+            put `model.` before a network's own names). A predicate `(name, parameter) → bool`. Or
+            `"above"`: those that run after the signal has entered a network made by `condition()`.
         norm: whose statistics batch norms use: `"source"`, `"batch"`, or the share of the batch's
             from 0 to 1.
         watch: names of layers whose outputs `Session.seen` keeps.
@@ -64,8 +67,17 @@ class FastModel:
         norm: Norm = "source",
         watch: Sequence[str] = (),
     ) -> None:
+        module = _unwrapped(module)
+        _check_takes_a_signal(module)
+        if batch_share(norm) and not has_batch_norm(module):
+            warnings.warn(
+                f"norm={norm!r} changes nothing: the network has no batch norm",
+                IT3Warning,
+                stacklevel=3,
+            )
         self.module = module
         self._arguments = (parameters, norm, tuple(watch))
+        self._written: frozenset[str] | None = None
         self._idle: list[_Shell] = []  # pop and append are atomic: threads never share a shell
         # Where each tensor lives in the user's module. Its value is read anew at every call, so
         # that training on, loading weights or moving to another device in between all work.
@@ -94,6 +106,11 @@ class FastModel:
                 return tensor.dtype
         return None
 
+    @property
+    def selected(self) -> tuple[str, ...] | None:
+        """The parameters that adapt; None before a pass has shown what lies "above"."""
+        return self._selected
+
     def session(self) -> Session:
         """One call's worth of passes, in a `with` block."""
         return Session(self)
@@ -109,13 +126,31 @@ class FastModel:
         self._idle.append(shell)
 
     def _read(self) -> Weights:
-        values: Weights = {}
-        for name, (place, leaf) in self._homes.items():
-            tensor = place[leaf]
-            if tensor is not None:
-                # Made under inference_mode, a tensor can't take part in autograd; a copy can.
-                values[name] = tensor.clone() if tensor.is_inference() else tensor.detach()
+        """The module's tensors: themselves, or copies of those that its forward writes into.
+
+        Some networks do (counters, quantisation observers, weights that are clamped). Which ones
+        is seen in the first session, which therefore works on copies of all.
+        """
+        copied = self._homes if self._written is None else self._written
+        try:
+            values: Weights = {name: p[leaf].detach() for name, (p, leaf) in self._homes.items()}
+        except (KeyError, AttributeError) as problem:
+            raise IT3Error(
+                "the network has lost some of its weights since this method was made "
+                f"({problem}): make the method anew"
+            ) from problem
+        for name in copied:
+            values[name] = values[name].clone()
         return values
+
+    def _learn(self, used: Weights, written: set[str]) -> None:
+        """What a first session on copies has shown: batch norms write without being seen to."""
+        if self._written is None:
+            for name, (place, leaf) in self._homes.items():
+                # Made under inference_mode, a tensor can't take part in autograd; a copy can.
+                if place[leaf].is_inference() or not torch.equal(used[name], place[leaf]):
+                    written.add(name)
+            self._written = frozenset(written)
 
     def _new_shell(self) -> _Shell:
         _, norm, watch = self._arguments
@@ -139,24 +174,34 @@ class Session:
     def __init__(self, fast: FastModel) -> None:
         self._fast = fast
         self._inference: torch.inference_mode | None = None
+        self._written: set[str] = set()
 
     def __enter__(self) -> Session:
         """From here on gradients are on, whatever mode the caller is in."""
         self._shell = self._fast._borrow()
-        self._grad = torch.is_grad_enabled()
         if torch.is_inference_mode_enabled():
             self._inference = torch.inference_mode(False)
             self._inference.__enter__()
+        try:
+            self.source = self._fast._read()
+        except BaseException:
+            self._leave_inference_mode()
+            raise
+        self._grad = torch.is_grad_enabled()
         torch.set_grad_enabled(True)
-        self.source = self._fast._read()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         torch.set_grad_enabled(self._grad)
+        self._leave_inference_mode()
+        if kind is None:  # a shell that was interrupted is dropped, not reused
+            self._fast._learn(self.source, self._written)
+            self._fast._give_back(self._shell)
+
+    def _leave_inference_mode(self) -> None:
         if self._inference is not None:
             self._inference.__exit__(None, None, None)
-        if kind is None:  # a shell that was interrupted is dropped, not reused
-            self._fast._give_back(self._shell)
+            self._inference = None
 
     def __call__(
         self,
@@ -169,17 +214,32 @@ class Session:
     ) -> Tensor:
         """`f(x, signal)` with `weights` in place of the module's own."""
         merged = self.source if weights is None else {**self.source, **weights}
-        return self._shell.run(merged, x, signal, record, shared)
+        if self._fast._written is not None:
+            return self._shell.run(merged, x, signal, record, shared)
+        versions = {name: tensor._version for name, tensor in merged.items()}
+        output = self._shell.run(merged, x, signal, record, shared)
+        self._written |= {
+            name for name, version in versions.items() if merged[name]._version > version
+        }
+        return output
 
     def each(self, x: Any, signal: Tensor, weights: Weights) -> Tensor:
         """A pass in which every row of the batch has weights of its own, stacked in `weights`."""
 
         def one(own: Weights, row: Any, its_signal: Tensor) -> Tensor:
             batch = map_tensors(row, lambda part: part.unsqueeze(0))
-            return self(batch, its_signal.unsqueeze(0), own).squeeze(0)
+            merged = {**self.source, **own}
+            output = self._shell.run(merged, batch, its_signal.unsqueeze(0), False, False)
+            return output.squeeze(0)
 
         mapped: Callable[..., Tensor] = torch.func.vmap(one, randomness="different")
-        return mapped(weights, x, signal)
+        # Attention's fast path has no derivative, and takes stacked weights for plain ones.
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            return mapped(weights, x, signal)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
 
     def names(self, x: Any, signal: Tensor) -> tuple[str, ...]:
         """The parameters that adapt. What lies "above" is seen in a pass, made once."""
@@ -187,8 +247,9 @@ class Session:
             with torch.no_grad():
                 self(x, signal, record=True)
             above = self._shell.above()
+            usual = frozenset(_select(self._fast.module, None))
             self._fast._selected = _select(
-                self._fast.module, lambda name, p: name in above and p.requires_grad
+                self._fast.module, lambda name, _: name in above and name in usual
             )
         return self._fast._selected
 
@@ -202,8 +263,10 @@ class Session:
     ) -> Descent:  # fmt: skip
         """The adapting weights and their optimiser, from the start, for this session only."""
         chosen = self.chosen(x, signal)
+        if not chosen:
+            raise IT3Error("the network has no parameter that could adapt")
         like = next(iter(chosen.values()))
-        key = (optimizer, lr, rows, like.dtype, like.device)
+        key = (rows, like.dtype, like.device)
         kept = self._shell.descents.get(key)
         if kept is None:
             kept = Descent(chosen, optimizer, lr, rows)
@@ -220,6 +283,9 @@ class Session:
     @property
     def seen(self) -> list[Tensor]:
         """What the watched layers returned in the last pass, in the order of `watch`."""
+        for name, output in zip(self._fast._arguments[2], self._shell.seen, strict=True):
+            if output.dim() == 0:
+                raise IT3Error(f"layer {name!r} did not run: name one that does")
         return self._shell.seen
 
 
@@ -249,7 +315,7 @@ class _Shell:
             places = {p: names[id(t)] for p, t in _named_tensors(module, unique=False)}
             self._trunk = Trunk(self._module, places)
         self.descents: dict[tuple[Any, ...], Descent] = {}
-        self.seen: list[Tensor] = [hole] * len(watch)
+        self.seen: list[Tensor] = [torch.empty(())] * len(watch)
         for index, name in enumerate(watch):
             find_layer(self._module, name).register_forward_hook(_Watcher(self.seen, index))
 
@@ -285,6 +351,12 @@ class _Shell:
                     f"x.float() ({problem})"
                 ) from problem
             raise
+        if not isinstance(output, Tensor) or output.shape[:1] != signal.shape[:1]:
+            found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise IT3Error(
+                f"the network returned {found} for a batch of {signal.shape[0]}: it must return "
+                f"one tensor whose first dimension is the batch"
+            )
         return output
 
     def above(self) -> frozenset[str]:
@@ -295,7 +367,7 @@ class _Shell:
         hole = torch.empty(0)
         for values, leaf, _ in self._slots:
             values[leaf] = hole
-        self.seen[:] = [hole] * len(self.seen)
+        self.seen[:] = [torch.empty(())] * len(self.seen)
         if self._trunk is not None:
             self._trunk.clear()
 
@@ -313,10 +385,37 @@ class _Watcher:
         self._seen[self._index] = output
 
 
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside torch.compile's, DataParallel's or DDP's wrapper."""
+    while True:
+        if isinstance(getattr(module, "_orig_mod", None), nn.Module):
+            module = module._orig_mod  # type: ignore[assignment]
+        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
+
+
+def _check_takes_a_signal(module: nn.Module) -> None:
+    try:
+        inspect.signature(module.forward).bind("x", "signal")
+    except TypeError:
+        raise IT3Error(
+            "the network takes no signal: give it one with condition() or widen(), or a forward "
+            "that is called as forward(x, signal)"
+        ) from None
+    except ValueError:  # no signature to be had: it will be seen when it is called
+        return
+
+
 def _select(module: nn.Module, wanted: Parameters) -> tuple[str, ...]:
-    named = dict(module.named_parameters())
-    if wanted is None:
-        chosen = [name for name, parameter in named.items() if parameter.requires_grad]
+    named = {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.is_floating_point() or parameter.is_complex()
+    }
+    if wanted is None:  # a network that was frozen whole is one that was made for inference
+        chosen = [name for name, parameter in named.items() if parameter.requires_grad] or [*named]
     elif callable(wanted):
         chosen = [name for name, parameter in named.items() if wanted(name, parameter)]
     else:
@@ -326,9 +425,9 @@ def _select(module: nn.Module, wanted: Parameters) -> tuple[str, ...]:
                 near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.3) or list(named)[:3]
                 raise IT3Error(f"no parameter is called {pattern!r}; there are {', '.join(near)} …")
         chosen = [name for name in named if any(fnmatch.fnmatchcase(name, pat) for pat in patterns)]
-    if not chosen:
+    if not chosen and wanted is not None:
         raise IT3Error("no parameter of the network is chosen to adapt")
-    return tuple(name for name in chosen if named[name].is_floating_point())
+    return tuple(chosen)
 
 
 def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tensor]]:

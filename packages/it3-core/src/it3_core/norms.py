@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from it3_core.errors import IT3Error
 
-__all__ = ["Norm", "batch_share", "use_batch_statistics"]
+__all__ = ["Norm", "batch_share", "has_batch_norm", "use_batch_statistics"]
 
 Norm = Literal["source", "batch"] | float
 """The training data's statistics, the batch's, or the share of the batch's from 0 to 1."""
@@ -52,6 +52,17 @@ def use_batch_statistics(module: nn.Module, share: float) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
             layer.forward = partial(_blended, layer, share)  # type: ignore[method-assign]
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether there is a batch norm whose statistics could be chosen.
+
+    Example:
+        >>> import torch
+        >>> has_batch_norm(torch.nn.Sequential(torch.nn.LayerNorm(3)))
+        False
+    """
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
 
 
 def _blended(layer: nn.modules.batchnorm._BatchNorm, share: float, x: Tensor) -> Tensor:

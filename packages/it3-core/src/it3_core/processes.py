@@ -99,18 +99,20 @@ def processes(device: torch.device) -> Iterator[Group]:
         named = PrefixStore(f"it3-{next(_groups)}", store)
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=named, rank=rank, world_size=size)
+    group = Group(device)
     try:
-        yield Group(device)
+        yield group
     except BaseException:
-        # The traceback holds DDP, which holds the group: it would be freed as below, but later.
-        if ours:
+        # The traceback holds DDP, so what is done below comes too early.
+        if group.size > 1:
             _failed.append(dist.group.WORLD)
         raise
     finally:
-        if ours:
-            # DDP is part of a cycle. Were it the last to let go of the group, then the group's
-            # destructor would wait, holding Python's lock, for a thread that waits for the lock.
+        if group.size > 1:
+            # DDP is part of a cycle. Were it the last to let go of the process group, then that
+            # one's destructor would wait, holding Python's lock, for a thread that needs the lock.
             gc.collect()
+        if ours:
             dist.destroy_process_group()
 
 

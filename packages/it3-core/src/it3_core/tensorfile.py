@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -171,15 +172,15 @@ def remove_leftovers(path: FilePath) -> None:
         >>> import tempfile
         >>> from pathlib import Path
         >>> folder = Path(tempfile.mkdtemp())
-        >>> (folder / ".run.safetensors.123-ab.tmp").touch()
+        >>> (folder / ".run.safetensors.123-0123abcd.tmp").touch()
         >>> remove_leftovers(folder / "run.safetensors")
         >>> list(folder.iterdir())
         []
     """
     path = Path(path).resolve()
-    for name in path.parent.iterdir() if path.parent.is_dir() else ():
-        if name.name.startswith(f".{path.name}.") and name.suffix == ".tmp":
-            name.unlink(missing_ok=True)
+    for other in path.parent.iterdir() if path.parent.is_dir() else ():
+        if re.fullmatch(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.tmp", other.name):
+            other.unlink(missing_ok=True)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -113,7 +113,8 @@ def fit(
         data: a pair `(x, y)`, with x of any make that a method takes; or a Dataset of `(x, y)`.
         validation: a pair or Dataset to judge by; or the share of `data` to hold out, drawn with
             `seed` (a Dataset that augments will augment these too); or a function of the model
-            that returns a number to minimise; or None.
+            that returns a number to minimise (all processes call it, the first one's counts); or
+            None.
         epochs: how often to go through the data at most.
         batch_size: rows in a step, over all processes. An epoch is cut into batches of nearly equal
             size, this at most, so that none is a left-over of one row.
@@ -128,8 +129,9 @@ def fit(
         workers: processes that prepare the batches; 0 prepares them here.
         checkpoint: a file to resume from where there is one, and to write to. A run that was killed
             and is called again with the same arguments ends with the same weights, bit for bit (on
-            the CPU; augmentation must draw from torch's or Python's own generator). A finished one
-            returns at once. Processes on several machines need it in a shared folder.
+            the CPU, with as many threads; augmentation must draw from torch's or Python's own
+            generator). A finished one returns at once. Processes on several machines need it in a
+            shared folder.
         every: seconds between two checkpoints; 0 writes one after each step. Ctrl-C writes one too.
         seed: of all that is random here. The caller's generators are left as they are.
         progress: show a bar on stderr, or a line now and then where that is no terminal.
@@ -181,6 +183,7 @@ def fit(
         stepper = make_optimizer(optimizer, parameters, lr)
         if isinstance(stepper, torch.optim.LBFGS):
             raise IT3Error("LBFGS takes several losses for a step: name another optimiser")
+        steps = math.ceil(len(rows.numbers) / batch_size)
         shown = progress and group.rank == 0
         run = _Run(
             model=model,
@@ -201,7 +204,8 @@ def fit(
             group=group,
             device=where,
             interrupted=interrupted,
-            bar=Progress(epochs * math.ceil(len(rows.numbers) / batch_size), "train", shown),
+            steps=steps,
+            bar=Progress(epochs * steps, "train", shown),
         )
         if checkpoint is not None:
             run.identity = {
@@ -252,6 +256,7 @@ class _Run:
     group: Group
     device: torch.device
     interrupted: Callable[[], bool]
+    steps: int  # in an epoch
     bar: Progress
     identity: dict[str, Any] = field(default_factory=dict)
 
@@ -265,7 +270,7 @@ class _Run:
         """From wherever the run is to its end."""
         finished = self.path is not None and self.path.exists() and self._resume(self.path)
         self.group.check_alike(
-            -1 if finished else self.epoch * len(self.rows.numbers) + self.step,
+            -1 if finished else self.epoch * self.steps + self.step,
             f"not all processes see the same checkpoint {self.path}: put it in a shared folder",
         )
         if finished:
@@ -300,7 +305,7 @@ class _Run:
             value, interrupted = self._step(x, y, shares[self.step][1])
             self.running += value * len(batches[self.step])
             self.step += 1
-            if self.step < len(batches):  # else what happens here happens after the epoch
+            if self.step < self.steps:  # else what happens here happens after the epoch
                 if interrupted:
                     self._interrupt()
                 self._write_if_due()
@@ -363,18 +368,19 @@ class _Run:
         raise KeyboardInterrupt
 
     def _show(self, last: bool = False) -> None:
-        steps = math.ceil(len(self.rows.numbers) / self.batch_size)
-        self.bar.show(self.epoch * steps + self.step, self._losses, last=last)
+        self.bar.show(self.epoch * self.steps + self.step, self._losses, last=last)
 
     def _losses(self) -> str:
-        number = f"{min(self.epoch + 1, self.epochs):{len(str(self.epochs))}}/{self.epochs}"
-        history, shown = self.history, [f"epoch {number}"]
+        begun = max(self.epoch + (self.step > 0), 1)
+        history, shown = self.history, [f"epoch {begun:{len(str(self.epochs))}}/{self.epochs}"]
         if history.train:
             shown.append(f"train {history.train[-1]:.4g}")
         if history.validation:
             best = history.validation[history.best_epoch - 1]
             shown.append(f"held out {history.validation[-1]:.4g}")
             shown.append(f"best {best:.4g} in epoch {history.best_epoch}")
+        if history.stopped_early:
+            shown.append("stopped early")
         return ", ".join(shown)
 
     def _write_if_due(self) -> None:

@@ -100,8 +100,10 @@ class Trunk:
             return kept if self.proven else map_tensors(kept, self._copy)
         output = forward(*args, **kwargs)
         if self._doing == "recording" and not self._entered:
-            # Detached: a gradient into the trunk belongs to the pass that recorded it.
-            self._kept[index].append(map_tensors(output, Tensor.detach))
+            # Detached: a gradient into the trunk belongs to the pass that recorded it. Containers
+            # of other libraries' making are not taken apart: then nothing is shared.
+            self._broken |= not _is_plain(output)
+            self._kept[index].append(None if self._broken else map_tensors(output, Tensor.detach))
             self._entered = index == self._entrance
         return output
 
@@ -122,3 +124,11 @@ class Trunk:
             inside = any(place.startswith(f"{module}.") for module in late)
             (above if inside else below).add(name)
         return frozenset(above - below)
+
+
+def _is_plain(output: Any) -> bool:
+    if type(output) is dict:
+        return all(map(_is_plain, output.values()))
+    if type(output) in (tuple, list):
+        return all(map(_is_plain, output))
+    return isinstance(output, Tensor) or output is None

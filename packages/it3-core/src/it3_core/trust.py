@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from it3_core.adapters import Adapter
-from it3_core.errors import IT3Error
+from it3_core.errors import IT3Error, IT3Warning
 from it3_core.methods import Source
 
 __all__ = ["Trust"]
@@ -26,6 +28,7 @@ class Trust:
     Args:
         quantiles: the usual errors at evenly spaced probabilities from 0 to 1, ascending.
         false_alarms: share of usual inputs that `flag` may call unusual.
+        size: how many errors the quantiles are of; as many as there are quantiles by default.
 
     Example:
         >>> import torch
@@ -37,13 +40,18 @@ class Trust:
         tensor([False,  True])
     """
 
-    def __init__(self, quantiles: Iterable[float], false_alarms: float = 0.05) -> None:
+    def __init__(
+        self, quantiles: Iterable[float], false_alarms: float = 0.05, size: int | None = None
+    ) -> None:
         if not 0 < false_alarms < 1:
             raise IT3Error(f"false_alarms is a share between 0 and 1, not {false_alarms}")
         self.quantiles = torch.tensor(list(quantiles), dtype=torch.float64)
         if len(self.quantiles) < 2 or not bool(torch.isfinite(self.quantiles).all()):
             raise IT3Error("trust needs at least two finite errors to know what is usual")
+        if bool((self.quantiles.diff() < 0).any()):
+            raise IT3Error("the quantiles of a trust must ascend")
         self.false_alarms = false_alarms
+        self.size = len(self.quantiles) if size is None else size
 
     @classmethod
     def from_errors(cls, errors: Tensor, false_alarms: float = 0.05) -> Trust:
@@ -52,8 +60,8 @@ class Trust:
         Example:
             >>> import torch
             >>> from it3_core import Trust
-            >>> Trust.from_errors(torch.tensor([0.1, 0.2, 0.3]), false_alarms=0.1)
-            Trust(usual up to 0.28, false_alarms=0.1)
+            >>> Trust.from_errors(torch.linspace(0, 1, 99), false_alarms=0.1)
+            Trust(usual up to 0.908, false_alarms=0.1)
         """
         known = errors.detach().double().flatten().cpu()
         if len(known) < 2 or not bool(torch.isfinite(known).all()):
@@ -65,13 +73,21 @@ class Trust:
         low = place.floor().long()
         high = (low + 1).clamp_max(len(known) - 1)
         grid = torch.lerp(ordered[low], ordered[high], place - low)
-        return cls(grid.tolist(), false_alarms)
+        if len(known) + 1 < 1 / false_alarms:
+            warnings.warn(
+                f"{len(known)} errors are too few to promise {false_alarms:.0%} false alarms, so "
+                f"flags start at the largest of them: fit trust on at least "
+                f"{math.ceil(1 / false_alarms) - 1}",
+                IT3Warning,
+                stacklevel=2,
+            )
+        return cls(grid.tolist(), false_alarms, len(known))
 
     @classmethod
     def fit(
         cls, model: nn.Module, adapter: Adapter, batches: Iterable[Any], false_alarms: float = 0.05
     ) -> Trust:
-        """Trust from batches of held-out training inputs.
+        """Trust from batches of held-out training inputs, or from one batch.
 
         Example:
             >>> import torch
@@ -82,10 +98,20 @@ class Trust:
             >>> trust = Trust.fit(model, adapter, torch.randn(100, 3).split(32))
         """
         source = Source(model, adapter)
+        if isinstance(batches, Tensor):
+            batches = [batches]
         errors = [source(batch).error_before for batch in batches]
         if not errors:
             raise IT3Error("trust needs at least one batch of training inputs")
-        return cls.from_errors(torch.cat(errors), false_alarms)
+        found = torch.cat(errors)
+        if float(found.max()) < 1e-6:
+            warnings.warn(
+                "the network's answer hardly depends on its signal, so its idempotence error says "
+                "nothing: train it with zigzag_loss first",
+                IT3Warning,
+                stacklevel=2,
+            )
+        return cls.from_errors(found, false_alarms)
 
     def percentile(self, errors: Tensor) -> Tensor:
         """Per error, what share of the usual ones is smaller, in percent; NaN for NaN.
@@ -99,16 +125,23 @@ class Trust:
         """
         asked = errors.detach().double().cpu()
         grid = self.quantiles
-        upper = torch.searchsorted(grid, asked, right=True).clamp(1, len(grid) - 1)
+        smaller = torch.searchsorted(grid, asked)
+        upper = smaller.clamp(1, len(grid) - 1)
         below, above = grid[upper - 1], grid[upper]
         inside = ((asked - below) / (above - below).clamp_min(1e-300)).clamp(0, 1)
         percent = (upper - 1 + inside) / (len(grid) - 1) * 100
+        percent = torch.where(smaller == 0, torch.zeros_like(percent), percent)
         return torch.where(asked.isnan(), asked, percent).to(errors)
 
     @property
     def threshold(self) -> float:
-        """The error above which an input is flagged."""
-        place = (1 - self.false_alarms) * (len(self.quantiles) - 1)
+        """The error above which an input is flagged.
+
+        Of n usual errors it is the ⌈(n + 1)(1 − false_alarms)⌉-th: the next usual input lies above
+        it with that probability at most, however few they were (as long as there is such a one).
+        """
+        rank = min(math.ceil((self.size + 1) * (1 - self.false_alarms)), self.size)
+        place = (rank - 1) / (self.size - 1) * (len(self.quantiles) - 1)
         low = min(int(place), len(self.quantiles) - 2)
         return float(torch.lerp(self.quantiles[low], self.quantiles[low + 1], place - low))
 
@@ -118,14 +151,18 @@ class Trust:
         Example:
             >>> import torch
             >>> from it3_core import Trust
-            >>> Trust([0.0, 1.0], false_alarms=0.1).flag(torch.tensor([0.8, 0.95]))
+            >>> Trust([0.0, 1.0], false_alarms=0.1, size=100).flag(torch.tensor([0.8, 0.95]))
             tensor([False,  True])
         """
         return ~(errors.detach() <= self.threshold)
 
     def describe(self) -> dict[str, Any]:
         """This trust as JSON, from which `from_description` makes it again."""
-        return {"quantiles": self.quantiles.tolist(), "false_alarms": self.false_alarms}
+        return {
+            "quantiles": self.quantiles.tolist(),
+            "false_alarms": self.false_alarms,
+            "size": self.size,
+        }
 
     @classmethod
     def from_description(cls, description: dict[str, Any]) -> Trust:
@@ -133,12 +170,12 @@ class Trust:
 
         Example:
             >>> from it3_core import Trust
-            >>> Trust.from_description(Trust([0.0, 1.0]).describe())
-            Trust(usual up to 0.95, false_alarms=0.05)
+            >>> Trust.from_description(Trust([0.0, 1.0], size=1000).describe())
+            Trust(usual up to 0.951, false_alarms=0.05)
         """
         try:
-            return cls(description["quantiles"], description["false_alarms"])
-        except (KeyError, TypeError) as problem:
+            return cls(**description)
+        except TypeError as problem:
             raise IT3Error(f"this is no description of a trust: {problem}") from problem
 
     def __repr__(self) -> str:

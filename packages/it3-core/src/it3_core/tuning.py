@@ -10,6 +10,7 @@ trained without. A candidate must gain there by more than chance, and harm nowhe
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -209,13 +210,15 @@ def tune(
     for name, errors in base.items():
         if not bool(torch.isfinite(errors).all()):
             raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
+    # A share of almost nothing means nothing: no scale below a hundredth of the largest.
+    largest = max(float(errors.mean()) for errors in base.values())
     results: list[Tried] = []
     for number, candidate in enumerate(tries):
         relative = {}
         for done, (name, (network, inputs, labels)) in enumerate(trials.items()):
             method = candidate.build(network, adapter)
             errors = _errors(method, adapter, inputs, labels, batch_size)
-            scale = base[name].mean().clamp_min(torch.finfo(torch.float64).tiny)
+            scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
             relative[name] = (errors - base[name]) / scale
             bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
         results.append(_tried(candidate, relative, tail is not None))
@@ -266,6 +269,8 @@ def split_tail(y: Tensor, share: float = 0.2, side: str = "upper") -> tuple[Tens
         raise IT3Error(f"share is between 0 and 1, not {share}")
     if y.numel() != len(y):
         raise IT3Error("a label tail needs one number a row: pick one of the answers")
+    if not bool(torch.isfinite(y).all()):
+        raise IT3Error("the labels hold NaN or Inf: drop those rows first")
     order = y.flatten().argsort(stable=True)
     size = round(share * len(y))
     if not 0 < size < len(y):
@@ -289,7 +294,8 @@ def _errors(method: Method, adapter: Adapter, x: Any, y: Tensor, size: int) -> T
     found = []
     for part, label in zip(batches(x, size), batches(y, size), strict=True):
         found.append(adapter.error(method(part).prediction, label).detach().double().cpu())
-    return torch.cat(found).nan_to_num(nan=float("inf"))
+    errors = torch.cat(found)
+    return torch.where(errors.isnan(), float("inf"), errors)
 
 
 def _tried(candidate: Candidate, relative: dict[str, Tensor], has_tail: bool) -> Tried:
@@ -307,7 +313,11 @@ def _tried(candidate: Candidate, relative: dict[str, Tensor], has_tail: bool) ->
 
 def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
     tried = tuple(
-        {"candidate": repr(one.candidate), "gain": one.gain, "changes": one.changes}
+        {
+            "candidate": repr(one.candidate),
+            "gain": _json(one.gain),
+            "changes": {name: _json(change) for name, change in one.changes.items()},
+        }
         for one in results
     )
     if not results:
@@ -341,6 +351,10 @@ def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
             f"({best.gain:.1%}), which may be chance (± {sigmas * best.uncertainty:.1%})"
         )
     return Tuning(Candidate("Source"), f"No adaptation: {why}, on held-out training data.", tried)
+
+
+def _json(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _trials(tried: Tried) -> str:

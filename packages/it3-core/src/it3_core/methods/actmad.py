@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,13 @@ from it3_core.adapters import Adapter
 from it3_core.descent import OptimizerFactory
 from it3_core.errors import IT3Error
 from it3_core.fast import FastModel, Parameters
-from it3_core.methods.base import Adaptation, prepared
+from it3_core.methods.base import (
+    Adaptation,
+    check_settings,
+    idempotence_error,
+    not_finite,
+    prepared,
+)
 from it3_core.norms import Norm
 
 __all__ = ["ActMAD", "Activations"]
@@ -45,14 +52,17 @@ class Activations:
     ) -> Activations:
         """One pass over batches of training inputs; memory holds one batch at a time."""
         fast = FastModel(model, watch=layers)
-        count, means, squares = 0, [torch.zeros(())] * len(layers), [torch.zeros(())] * len(layers)
+        rows = 0
+        counts = [0] * len(layers)  # of each layer: nodes and graphs are not equally many
+        means, squares = [torch.zeros(())] * len(layers), [torch.zeros(())] * len(layers)
         for batch in inputs:
-            x, _ = prepared(batch, fast)
+            x, size = prepared(batch, fast)
+            rows += size
             with fast.session() as run, torch.no_grad():
                 run(x, adapter.neutral(x))
                 seen = [output.double() for output in run.seen]
-            rows = len(seen[0]) if seen else 0
             for index, output in enumerate(seen):
+                count, total = counts[index], counts[index] + len(output)
                 if count and output.shape[1:] != means[index].shape:
                     raise IT3Error(
                         f"layer {layers[index]!r} returns maps of different sizes: ActMAD compares "
@@ -60,19 +70,18 @@ class Activations:
                     )
                 # Chan's merge of two sets of moments: stable, and blind to the order of batches.
                 delta = output.mean(0) - means[index]
-                total = count + len(output)
                 means[index] = means[index] + delta * (len(output) / total)
                 spread = output.var(0, correction=0) * len(output)
                 squares[index] = squares[index] + spread + delta**2 * (count * len(output) / total)
-            count += rows
-        if count < 2:
+                counts[index] = total
+        if rows < 2:
             raise IT3Error("ActMAD needs the activations of at least two training instances")
         dtype = fast.dtype or torch.get_default_dtype()
         return cls(
             tuple(layers),
             tuple(mean.to(dtype) for mean in means),
-            tuple((square / count).to(dtype) for square in squares),
-            count,
+            tuple((q / n).to(dtype) for q, n in zip(squares, counts, strict=True)),
+            rows,
         )
 
 
@@ -80,7 +89,8 @@ class ActMAD:
     """Minimises Σ |μ − μ_train| + |σ² − σ²_train| over named layers, for this batch alone.
 
     At batch 1 there is no variance to compare (on node features and tokens there is): the term is
-    left out and the means alone are aligned, so that the answer stays finite.
+    left out and the means alone are aligned, so that the answer stays finite. There is no trust
+    region: y1 has no part in this method.
 
     Args:
         model: a conditioned network, called as `model(x, signal)`.
@@ -111,8 +121,7 @@ class ActMAD:
         parameters: Parameters = None,
         norm: Norm = "source",
     ) -> None:
-        if steps < 0 or lr < 0:
-            raise IT3Error(f"steps and lr can't be negative, but are {steps} and {lr}")
+        check_settings(steps, lr)
         self.adapter = adapter
         self.activations = activations
         self.steps = steps
@@ -134,12 +143,10 @@ class ActMAD:
                 with torch.set_grad_enabled(left > 0):
                     y = run(x, neutral, theta)
             y = y.detach()
+        error = partial(idempotence_error, self._fast, self.adapter, x)
         if not bool(torch.isfinite(y).all()):
-            reason = "the adapted answer is not finite: lower the learning rate"
-            return Adaptation(y0, y0, 0, reason, before=lambda: self._error(x, y0))
-        return Adaptation(
-            y, y0, steps, before=lambda: self._error(x, y0), after=lambda: self._error(x, y)
-        )
+            return Adaptation(y0.clone(), y0, 0, not_finite(y0), before=partial(error, y0))
+        return Adaptation(y, y0, steps, before=partial(error, y0), after=partial(error, y))
 
     def reset(self) -> None:
         """Nothing to forget: every batch starts from the network as it was trained."""
@@ -160,7 +167,3 @@ class ActMAD:
                 spread = output.var(0, correction=0)
                 total = total + (spread - variance.to(output)).abs().mean()
         return total
-
-    def _error(self, x: Any, answer: Tensor) -> Tensor:
-        with self._fast.session() as run, torch.no_grad():
-            return self.adapter.distance(run(x, self.adapter.encode(answer)), answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from it3_core.adapters import Adapter
 from it3_core.errors import IT3Error
 from it3_core.fast import FastModel
-from it3_core.methods.base import Adaptation, prepared
+from it3_core.methods.base import Adaptation, idempotence_error, not_finite, prepared
 from it3_core.norms import Norm
 from it3_core.sensitivity import warn_if_deaf
 
@@ -63,16 +64,13 @@ class AnswerStep:
                     warn_if_deaf(run, self.adapter, x, y0, y1)
                 self._heard = True
         before = self.adapter.distance(y1, y0)
-        prediction = y0 if self.alpha == 0 else torch.lerp(y0, y1, self.alpha)
+        prediction = y0.clone() if self.alpha == 0 else torch.lerp(y0, y1, self.alpha)
         if not bool(torch.isfinite(prediction).all()):
-            return Adaptation(y0, y0, 0, "the second answer is not finite", before=before)
-        return Adaptation(
-            prediction, y0, 0, before=before, after=lambda: self._error(x, prediction)
-        )
-
-    def _error(self, x: Any, answer: torch.Tensor) -> torch.Tensor:
-        with self._fast.session() as run, torch.no_grad():
-            return self.adapter.distance(run(x, self.adapter.encode(answer)), answer)
+            own = bool(torch.isfinite(y0).all())
+            reason = "the second answer is not finite" if own else not_finite(y0)
+            return Adaptation(y0.clone(), y0, 0, reason, before=before)
+        error = partial(idempotence_error, self._fast, self.adapter, x, prediction)
+        return Adaptation(prediction, y0, 0, before=before, after=error)
 
     def reset(self) -> None:
         """Nothing to forget."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,12 +13,22 @@ from torch import Tensor
 
 from it3_core.adapters import Adapter
 from it3_core.batching import check_input, map_tensors
+from it3_core.descent import Weights
+from it3_core.errors import IT3Error
 from it3_core.fast import FastModel
 
-__all__ = ["Adaptation", "Method", "prepared", "within_reach"]
+__all__ = [
+    "Adaptation",
+    "Method",
+    "check_settings",
+    "idempotence_error",
+    "not_finite",
+    "prepared",
+    "within_reach",
+]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Adaptation:
     """A method's answer to a batch.
 
@@ -29,7 +40,8 @@ class Adaptation:
         error_before: idempotence error per instance, before: how unusual is this input?
         error_after: the same after adaptation.
 
-    The two errors are computed when they are first read, where the method had no need of them.
+    The two errors are computed when they are first read, where the method had no need of them:
+    read them before you write other numbers into the input's memory or train the network on.
 
     Example:
         >>> import torch
@@ -56,6 +68,12 @@ class Adaptation:
         if self.after is None:
             return self.error_before
         return self.after() if callable(self.after) else self.after
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Both errors as numbers: what would compute them can't be sent to another process."""
+        state = {name: getattr(self, name) for name in ("prediction", "initial", "steps")}
+        state |= {"fallback": self.fallback, "before": self.error_before}
+        return {**state, "after": self.error_after}
 
 
 @runtime_checkable
@@ -103,16 +121,42 @@ def within_reach(
         return answer, 1.0
     way = answer - initial
     shape = (-1, *[1] * (way.dim() - 1))
-    ratio = torch.where(inside, torch.ones_like(moved), limit / moved)
-    kept = inside.to(ratio.dtype)
-    # Along a line a norm grows like its length, which makes the ratio itself exact; squares and
-    # divergences grow faster, and then its root goes further and still fits. The other exponents
-    # are for what grows slower; what fits none of them stays where it was.
-    for exponent in (1.0, 0.5, 2.0, 4.0):
-        share = ratio if exponent == 1 else ratio**exponent
-        reached = adapter.distance(initial + share.view(shape) * way, initial)
-        kept = torch.where((reached <= limit * (1 + 1e-4)) & (share > kept), share, kept)
-        if exponent == 1 and bool((inside | (reached >= 0.999 * limit)).all()):
-            break
-    pulled = initial + kept.view(shape) * way
-    return torch.where(inside.view(shape), answer, pulled), float(kept.mean())
+    # Along a line a norm grows like its length, which makes the ratio exact. Other distances are
+    # searched by halves, row by row: what a row gets does not depend on its neighbours.
+    share = torch.where(inside, torch.ones_like(moved), limit / moved)
+    reached = adapter.distance(initial + share.view(shape) * way, initial)
+    exact = inside | ((reached - limit).abs() <= 1e-3 * limit)
+    if not bool(exact.all()):
+        low, high = torch.zeros_like(share), torch.ones_like(share)
+        for _ in range(20):
+            middle = (low + high) / 2
+            fits = adapter.distance(initial + middle.view(shape) * way, initial) <= limit
+            low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
+        share = torch.where(exact, share, low)
+    pulled = initial + share.view(shape) * way
+    return torch.where(inside.view(shape), answer, pulled), float(share.mean())
+
+
+def check_settings(steps: int, lr: float, power: float = 1.0) -> None:
+    """Refuses settings that no gradient step can have."""
+    if not isinstance(steps, int) or steps < 0:
+        raise IT3Error(f"steps must be a whole number from 0 up, not {steps!r}")
+    if not (math.isfinite(lr) and lr >= 0):
+        raise IT3Error(f"a learning rate must be a finite number from 0 up, not {lr}")
+    if not (math.isfinite(power) and power > 0):
+        raise IT3Error(f"power must be a positive number, not {power}")
+
+
+def idempotence_error(
+    fast: FastModel, adapter: Adapter, x: Any, answer: Tensor, weights: Weights | None = None
+) -> Tensor:
+    """‖F(x, answer) − answer‖ per instance, F being the network with its own or these weights."""
+    with fast.session() as run, torch.no_grad():
+        return adapter.distance(run(x, adapter.encode(answer), weights), answer)
+
+
+def not_finite(y0: Tensor) -> str:
+    """Why an answer fell back: the network's own fault, or the step's."""
+    if bool(torch.isfinite(y0).all()):
+        return "the step was not finite: lower the learning rate"
+    return "the network's own answer is not finite"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +15,13 @@ from it3_core.batching import is_graph, take
 from it3_core.descent import OptimizerFactory, Weights
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.fast import FastModel, Parameters, Session
-from it3_core.methods.base import Adaptation, prepared, within_reach
+from it3_core.methods.base import (
+    Adaptation,
+    check_settings,
+    not_finite,
+    prepared,
+    within_reach,
+)
 from it3_core.norms import Norm
 from it3_core.sensitivity import warn_if_deaf
 
@@ -75,8 +83,7 @@ class IT3:
         per_instance: bool = False,
         trust_region: bool = True,
     ) -> None:
-        if steps < 0 or lr < 0:
-            raise IT3Error(f"steps and lr can't be negative, but are {steps} and {lr}")
+        check_settings(steps, lr, power)
         self.adapter = adapter
         self.steps = steps
         self.lr = lr
@@ -108,37 +115,49 @@ class IT3:
             neutral = adapter.neutral(x)
             if self.steps == 0 or self.lr == 0:
                 with torch.no_grad():
-                    y0 = run(x, neutral)
-                return Adaptation(y0, y0, 0, before=lambda: self._error(x, y0, rows))
+                    y0 = self._f(run, x, neutral, {}, rows)
+                return Adaptation(y0.clone(), y0, 0, before=lambda: self._error(x, y0, rows))
             descent = run.descent(x, neutral, self.optimizer, self.lr, rows)
             theta = descent.weights
             y = self._f(run, x, neutral, theta, rows, record=True)
             y0 = y.detach()
             shared = run.only_above(theta)
-            before: Tensor | None = None
+            gaps: list[Tensor] = []
             for left in reversed(range(self.steps)):
                 signal = adapter.encode(y if self.anchor_gradient else y.detach())
                 y1 = self._anchor(run, x, signal, rows)
                 gap = adapter.distance(y1, y)
-                if before is None:
-                    before = gap.detach()
-                    if not self._heard:
-                        warn_if_deaf(run, adapter, x, y0, y1.detach())
-                        self._heard = True
-                # Rows on their own weights: the mean over a batch of one is the row's own gap.
+                gaps.append(gap.detach())
+                if not self._heard:
+                    warn_if_deaf(run, adapter, x, y0, y1.detach())
+                    self._heard = True
+                # idempotence_loss, of a batch or of each row alone.
                 powered = gap if self.power == 1 else gap.pow(self.power)
-                descent.step(powered.mean() if rows is None else powered.sum())
+                loss = powered.mean() if rows is None else powered.sum()
+                if rows is None and not math.isfinite(float(loss.detach())):
+                    return Adaptation(y0.clone(), y0, 0, not_finite(y0), before=gaps[0])
+                descent.step(loss)
                 with torch.set_grad_enabled(left > 0):
                     y = self._f(run, x, neutral, theta, rows, shared=shared)
-            assert before is not None
-            share = 0.0
+            before, share = gaps[0], 0.0
             if self.trust_region:
                 y, share = within_reach(adapter, y, y0, before)
-            # An answer within reach of a finite one is finite.
-            if share < 1 and not bool(torch.isfinite(y).all()):
-                reason = "the adapted answer is not finite: lower the learning rate"
-                return Adaptation(y0, y0, 0, reason, before=before)
-        return Adaptation(y, y0, self.steps, before=before, after=lambda: self._error(x, y, rows))
+            after = partial(self._error, x, y, rows)
+            if rows is None:
+                # An answer within reach of a finite one is finite.
+                if share < 1 and not bool(torch.isfinite(y).all()):
+                    return Adaptation(y0.clone(), y0, 0, not_finite(y0), before=before)
+                return Adaptation(y, y0, self.steps, before=before, after=after)
+            sound = torch.isfinite(torch.stack([*gaps, y.flatten(1).sum(1)])).all(0)
+            lost = rows - int(sound.sum())
+            if not lost:
+                return Adaptation(y, y0, self.steps, before=before, after=after)
+            y = torch.where(sound.view(-1, *[1] * (y.dim() - 1)), y, y0)
+            reason = f"in {lost} of {rows} rows {not_finite(y0)}"
+            steps = self.steps if lost < rows else 0
+            return Adaptation(
+                y, y0, steps, reason, before=before, after=partial(self._error, x, y, rows)
+            )
 
     def _f(
         self, run: Session, x: Any, signal: Tensor, theta: Weights, rows: int | None, **how: bool
@@ -161,7 +180,7 @@ class IT3:
 
     def _row_by_row(self, x: Any, size: int) -> Adaptation:
         if self._loops or is_graph(x):
-            return _joined([self._adapt(take(x, [row]), None) for row in range(size)])
+            return self._one_by_one(x, size)
         numbers = sum(parameter.numel() for parameter in self._fast.module.parameters())
         most = max(1, min(_MOST_ROWS, _MOST_NUMBERS // max(1, numbers)))
         starts = range(0, size, most)
@@ -171,15 +190,18 @@ class IT3:
         except IT3Error:
             raise
         except (RuntimeError, ValueError, NotImplementedError) as problem:
+            answer = self._one_by_one(x, size)  # raises again where the fault is not vmap's
             self._loops = True
-            answer = self._row_by_row(x, size)  # raises again where the fault is not vmap's
             warnings.warn(
                 f"this network can't be mapped over rows, so they adapt one by one, which is "
                 f"slower ({str(problem).splitlines()[0]})",
                 IT3Warning,
-                stacklevel=3,
+                stacklevel=4,
             )
             return answer
+
+    def _one_by_one(self, x: Any, size: int) -> Adaptation:
+        return _joined([self._adapt(take(x, [row]), None) for row in range(size)])
 
 
 def _joined(parts: list[Adaptation]) -> Adaptation:
@@ -190,7 +212,15 @@ def _joined(parts: list[Adaptation]) -> Adaptation:
         torch.cat([part.prediction for part in parts]),
         torch.cat([part.initial for part in parts]),
         max(part.steps for part in parts),
-        f"{len(reasons)} of {len(parts)} parts: {reasons[0]}" if reasons else None,
+        _in_short(reasons, len(parts)),
         before=torch.cat([part.error_before for part in parts]),
         after=lambda: torch.cat([part.error_after for part in parts]),
     )
+
+
+def _in_short(reasons: list[str], parts: int) -> str | None:
+    if not reasons:
+        return None
+    if reasons[0].startswith("in "):  # of chunks, which mean nothing to a user
+        return "; ".join(reasons)
+    return f"in {len(reasons)} of {parts} rows {reasons[0]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +15,14 @@ from it3_core.descent import Descent, OptimizerFactory, Weights
 from it3_core.errors import IT3Error
 from it3_core.fast import FastModel, Parameters, Session
 from it3_core.losses import idempotence_loss
-from it3_core.methods.base import Adaptation, prepared, within_reach
+from it3_core.methods.base import (
+    Adaptation,
+    check_settings,
+    idempotence_error,
+    not_finite,
+    prepared,
+    within_reach,
+)
 from it3_core.norms import Norm
 from it3_core.sensitivity import warn_if_deaf
 
@@ -66,8 +74,7 @@ class OnlineIT3:
         norm: Norm = "source",
         trust_region: bool = True,
     ) -> None:
-        if steps < 0 or lr < 0:
-            raise IT3Error(f"steps and lr can't be negative, but are {steps} and {lr}")
+        check_settings(steps, lr, power)
         if not 0 <= decay <= 1:
             raise IT3Error(f"decay must lie between 0 and 1, but is {decay}")
         self.adapter = adapter
@@ -90,46 +97,70 @@ class OnlineIT3:
 
     def __call__(self, x: Any) -> Adaptation:
         x, _ = prepared(x, self._fast)
-        adapter = self.adapter
         with self._fast.session() as run:
-            neutral = adapter.neutral(x)
+            neutral = self.adapter.neutral(x)
             descent = self._descent or self._begin(run, x, neutral)
-            theta, ema = descent.weights, self._ema
+            self._check_unchanged(run, descent)
             kept = descent.state()
-            y = run(x, neutral, theta, record=True)
-            y0 = y.detach()
-            shared = run.only_above(theta)
-            before: Tensor | None = None
-            for left in reversed(range(self.steps)):
-                signal = adapter.encode(y if self.anchor_gradient else y.detach())
-                with torch.set_grad_enabled(self.anchor_gradient):
-                    y1 = run(x, signal, ema, shared=shared)
-                if before is None:
-                    before = adapter.distance(y1.detach(), y0)
-                    if not self._heard:
-                        warn_if_deaf(run, adapter, x, y0, y1.detach())
-                        self._heard = True
-                descent.step(idempotence_loss(adapter, y1, y, self.power))
-                with torch.set_grad_enabled(left > 0):
-                    y = run(x, neutral, theta, shared=shared)
-            y = y.detach()
-            if before is None:  # no step was asked for
-                return Adaptation(y0, y0, 0, before=lambda: self._error(x, y0, ema))
-            if not (bool(torch.isfinite(y).all()) and descent.finite()):
+            try:
+                return self._go_on(run, descent, kept, x, neutral)
+            except BaseException:  # half a batch is no state to go on from
                 descent.restore(kept)
-                reason = "the step was not finite, and was undone: lower the learning rate"
-                return Adaptation(y0, y0, 0, reason, before=before)
-            if self.trust_region:
-                y, share = within_reach(adapter, y, y0, before)
-                if share < 1:
-                    descent.go_back(kept, share)
-            # New tensors: an earlier answer may still read its error off the old ones.
-            self._ema = {
-                name: torch.lerp(leaf.detach(), ema[name], self.decay)
-                for name, leaf in theta.items()
-            }
-        after = partial(self._error, x, y, ema)
-        return Adaptation(y, y0, self.steps, before=before, after=after)
+                raise
+
+    def _go_on(
+        self, run: Session, descent: Descent, kept: Mapping[str, Tensor], x: Any, neutral: Tensor
+    ) -> Adaptation:
+        adapter, theta, ema = self.adapter, descent.weights, self._ema
+        y = run(x, neutral, theta, record=True)
+        y0 = y.detach()
+        shared = run.only_above(theta)
+        before: Tensor | None = None
+        for left in reversed(range(self.steps)):
+            signal = adapter.encode(y if self.anchor_gradient else y.detach())
+            with torch.set_grad_enabled(self.anchor_gradient):
+                y1 = run(x, signal, ema, shared=shared)
+            if before is None:
+                before = adapter.distance(y1.detach(), y0)
+                if not self._heard:
+                    warn_if_deaf(run, adapter, x, y0, y1.detach())
+                    self._heard = True
+            loss = idempotence_loss(adapter, y1, y, self.power)
+            if not math.isfinite(float(loss.detach())):
+                return self._undone(descent, kept, y0, before)
+            descent.step(loss)
+            with torch.set_grad_enabled(left > 0):
+                y = run(x, neutral, theta, shared=shared)
+        y = y.detach()
+        error = partial(idempotence_error, self._fast, adapter, x, weights=ema)
+        if before is None:  # no step was asked for
+            return Adaptation(y0.clone(), y0, 0, before=partial(error, y0))
+        if not (bool(torch.isfinite(y).all()) and descent.finite()):
+            return self._undone(descent, kept, y0, before)
+        if self.trust_region:
+            y, share = within_reach(adapter, y, y0, before)
+            if share < 1:
+                descent.go_back(kept, share)
+        # New tensors: an earlier answer may still read its error off the old ones.
+        self._ema = {
+            name: torch.lerp(leaf.detach(), ema[name], self.decay) for name, leaf in theta.items()
+        }
+        return Adaptation(y, y0, self.steps, before=before, after=partial(error, y))
+
+    def _undone(
+        self, descent: Descent, kept: Mapping[str, Tensor], y0: Tensor, before: Tensor
+    ) -> Adaptation:
+        descent.restore(kept)
+        return Adaptation(y0.clone(), y0, 0, f"{not_finite(y0)} (it was undone)", before=before)
+
+    def _check_unchanged(self, run: Session, descent: Descent) -> None:
+        for name, leaf in descent.weights.items():
+            now = run.source[name]
+            if (now.dtype, now.device, now.shape) != (leaf.dtype, leaf.device, leaf.shape):
+                raise IT3Error(
+                    "the network's weights have another type, device or shape than when the stream "
+                    "began: call reset() to begin anew"
+                )
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that the stream has left behind, as named tensors that safetensors can store.
@@ -154,6 +185,10 @@ class OnlineIT3:
                     f"this state is of another network ({name.removeprefix('ema.')} doesn't fit): "
                     f"make the method with the same network"
                 )
+        names = {name.removeprefix("ema.") for name in state if name.startswith("ema.")}
+        chosen = self._fast.selected
+        if state and chosen is not None and names != set(chosen):
+            raise IT3Error("this state adapts other parameters: make the method as it was made")
         self.reset()
         self._resumed = {name: value.detach().clone() for name, value in state.items()}
 
@@ -162,8 +197,10 @@ class OnlineIT3:
         descent = Descent(run.chosen(x, neutral), self.optimizer, self.lr)
         self._ema = {name: leaf.detach().clone() for name, leaf in descent.weights.items()}
         if self._resumed:
-            device = next(iter(self._ema.values())).device
-            state = {name: value.to(device) for name, value in self._resumed.items()}
+            like = next(iter(self._ema.values()))
+            state = {name: value.to(like.device) for name, value in self._resumed.items()}
+            if any(v.dtype != like.dtype for k, v in state.items() if k.startswith("ema.")):
+                raise IT3Error(f"this state is not of {like.dtype}, as the network's weights are")
             if {k for k in state if k.startswith("ema.")} != {f"ema.{k}" for k in self._ema}:
                 raise IT3Error("this state adapts other parameters: make the method as it was made")
             self._ema = {name: state.pop(f"ema.{name}") for name in self._ema}
@@ -171,7 +208,3 @@ class OnlineIT3:
             self._resumed = {}
         self._descent = descent
         return descent
-
-    def _error(self, x: Any, answer: Tensor, ema: Weights) -> Tensor:
-        with self._fast.session() as run, torch.no_grad():
-            return self.adapter.distance(run(x, self.adapter.encode(answer), ema), answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from it3_core.adapters import Adapter
 from it3_core.fast import FastModel
-from it3_core.methods.base import Adaptation, prepared
+from it3_core.methods.base import Adaptation, idempotence_error, prepared
 from it3_core.norms import Norm
 
 __all__ = ["Source"]
@@ -40,11 +41,8 @@ class Source:
         x, _ = prepared(x, self._fast)
         with self._fast.session() as run, torch.no_grad():
             y0 = run(x, self.adapter.neutral(x))
-        return Adaptation(y0, y0, steps=0, before=lambda: self._error(x, y0))
-
-    def _error(self, x: Any, y0: torch.Tensor) -> torch.Tensor:
-        with self._fast.session() as run, torch.no_grad():
-            return self.adapter.distance(run(x, self.adapter.encode(y0)), y0)
+        error = partial(idempotence_error, self._fast, self.adapter, x, y0)
+        return Adaptation(y0.clone(), y0, steps=0, before=error)
 
     def reset(self) -> None:
         """Nothing to forget."""
