@@ -54,7 +54,7 @@ def table(rows: Sequence[Row]) -> str:
         | method | clean |
         | --- | --- |
         | source | 2.000 |
-        | IT³, batch 8 | 1.500, **−0.50 (−0.63 to −0.37)** |
+        | IT³, batch 8 | 1.500, **−0.50 (−0.64 to −0.36)** |
     """
     if not rows:
         raise IT3Error("there is nothing to put into a table")
