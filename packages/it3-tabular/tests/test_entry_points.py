@@ -57,6 +57,12 @@ def test_help_teaches(capfd, command) -> None:
     assert len(out) > 300
 
 
+def test_without_arguments_it_helps(capfd) -> None:
+    code, out, _ = call(capfd)
+    assert code == 0
+    assert "demo" in out
+
+
 def test_train_and_predict(table, trained, tmp_path, capfd) -> None:
     code, out, _ = call(capfd, "predict", trained, table, "--out", tmp_path / "p.csv", "--quiet")
     assert code == 0

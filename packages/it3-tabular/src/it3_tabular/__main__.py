@@ -25,7 +25,6 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="it3-tabular",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -54,6 +53,7 @@ class Adapt(StrEnum):
 
 @app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """IT³ (idempotent test-time training) for **tables**: rows of numbers, with gaps.
@@ -69,6 +69,9 @@ def root(
     """
     if version:
         print(f"it3-tabular {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+    if version or context.invoked_subcommand is None:
         raise typer.Exit
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -15,7 +16,17 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from it3_core import IT3, Classification, IT3Error, Method, OnlineIT3, Regression, Source, Trust
+from it3_core import (
+    IT3,
+    Classification,
+    IT3Error,
+    IT3Warning,
+    Method,
+    OnlineIT3,
+    Regression,
+    Source,
+    Trust,
+)
 from it3_core.batching import batches
 from it3_tabular import storage
 from it3_tabular.choosing import candidates, choose, gradient_step
@@ -35,7 +46,8 @@ class Trusted(NamedTuple):
     Attributes:
         percentile: a row's idempotence error is larger than that of so many percent of the
             held-out training rows.
-        flag: whether that makes it unusual: true of 5 % of rows like the training rows.
+        flag: whether that makes it unusual: true of 5 % of rows like the training rows. Where
+            fewer than 19 rows were held out, it is true beyond the largest error among them.
 
     Example:
         >>> import numpy as np
@@ -159,7 +171,10 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         )
         self.n_iter_ = len(self.history_.train)
         known = x_held_out if len(held_out) else x
-        self.trust_ = Trust.fit(self.network_, self.adapter_, batches(known, _ROWS))
+        with warnings.catch_warnings():
+            # Small tables are usual here, and `Trusted` says what few rows mean for its flag.
+            warnings.filterwarnings("ignore", ".*false alarms", IT3Warning)
+            self.trust_ = Trust.fit(self.network_, self.adapter_, batches(known, _ROWS))
         self.validation_error_ = self._error(x_held_out, y_held_out)
         self.tuning_ = None
         if self.adapt == "auto":

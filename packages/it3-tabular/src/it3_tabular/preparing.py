@@ -104,7 +104,7 @@ def drop_values(x: Floats, share: float, generator: np.random.Generator) -> Floa
     Example:
         >>> import numpy as np
         >>> np.isnan(drop_values(np.zeros((100, 10)), 0.2, np.random.default_rng(0))).mean()
-        np.float64(0.205)
+        np.float64(0.193)
     """
     return np.where(generator.random(x.shape) < share, np.nan, x)
 
