@@ -138,6 +138,39 @@ class Again(nn.Module):
         return output
 
 
+class Listed(nn.Module):
+    """Keeps its layers in a list, which is never called itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+        self.first = nn.Linear(3, 5)
+        self.rest = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
+        self.heads = nn.ModuleDict({"a": nn.Linear(5, 1)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.early:
+            x = layer(x).tanh()
+        x = self.first(x)
+        for layer in self.rest:
+            x = layer(x.tanh())
+        output: Tensor = self.heads["a"](x)
+        return output
+
+
+def test_layers_in_a_list_are_above_too() -> None:
+    model, x = listening(condition(Listed(), Regression(), "first")), torch.randn(4, 3)
+    above = IT3(model, Regression(), lr=1e-2, parameters="above")(x).prediction
+    names = ["embed.*", "model.rest.*", "model.heads.*"]
+    named = IT3(model, Regression(), lr=1e-2, parameters=names)(x).prediction
+    assert torch.equal(above, named)
+    inner = listening(condition(Listed(), Regression(), "rest.1"))
+    assert not torch.equal(
+        IT3(inner, Regression(), lr=1e-2, parameters="above")(x).prediction,
+        Source(inner, Regression())(x).prediction,
+    )
+
+
 REAL: list[tuple[type[nn.Module], str, Adapter, tuple[int, ...]]] = [
     (ResNet, "layer1", Classification(3), (4, 3, 8, 8)),
     (ResNet, "layer1.0.conv1", Classification(3, "l2"), (4, 3, 8, 8)),
@@ -149,6 +182,8 @@ REAL: list[tuple[type[nn.Module], str, Adapter, tuple[int, ...]]] = [
     (Transformer, "layer", Classification(2), (4, 5, 3)),
     (Again, "cell", Regression(), (4, 3)),
     (Again, "enter", Regression(), (4, 3)),
+    (Listed, "first", Regression(), (4, 3)),
+    (Listed, "rest.1", Regression(), (4, 3)),
 ]
 
 

@@ -41,16 +41,20 @@ class Trunk:
         # wholly after it. The embedding runs inside the entrance's hook, so it belongs above.
         entrance = f"model.{shell.layer}" if shell.layer else "model"
         parts = entrance.split(".")
-        inside = ["", *(".".join(parts[:depth]) for depth in range(1, len(parts)))]
+        opened = ["", *(".".join(parts[:depth]) for depth in range(1, len(parts)))]
         self._modules: list[str] = []
         self._own: list[tuple[nn.Module, Callable[..., Any]]] = []
-        for owner in inside:
+        for owner in opened:
             for leaf, child in shell.get_submodule(owner).named_children():
                 name = f"{owner}.{leaf}" if owner else leaf
-                if name not in inside and name != "embed":
-                    self._own.append((child, child.forward))
-                    child.forward = partial(self._through, len(self._modules), child.forward)
-                    self._modules.append(name)
+                if name in opened or name == "embed":
+                    continue
+                if isinstance(child, nn.ModuleList | nn.ModuleDict):
+                    opened.append(name)  # never called itself: what it holds is
+                    continue
+                self._own.append((child, child.forward))
+                child.forward = partial(self._through, len(self._modules), child.forward)
+                self._modules.append(name)
         self._entrance = self._modules.index(entrance)
         self._kept: list[list[Any]] = []
         self._copies: list[Tensor] = []
