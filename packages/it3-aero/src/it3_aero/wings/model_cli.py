@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -59,6 +60,7 @@ def train(
     from it3_aero.wings.model import Training
     from it3_aero.wings.model import train as train_run
 
+    _one_thread(preset.value)
     dataset = WingDataset(data)
     levels = Levels.of(dataset, threshold)
     run = train_run(
@@ -95,6 +97,7 @@ def evaluate(
 
     sizes = _sizes(batch_sizes)
     trained = load_run(run)
+    _one_thread(trained.settings["preset"])
     levels, neuralfoil = _levels(trained, data)
     found = evaluate_run(
         trained,
@@ -129,6 +132,7 @@ def predict(
     from it3_aero.wings.predict import predict as answer
 
     trained = load_run(run)
+    _one_thread(trained.settings["preset"])
     found = answer(trained, shapes, adapt.value)
     if verify:
         _verify(found, trained.settings["about"])
@@ -156,6 +160,7 @@ def report(
     from it3_aero.wings.report import write_report
 
     trained = load_run(run)
+    _one_thread(trained.settings["preset"])
     found = load_evaluation(evaluation or run / "evaluation")
     levels, _ = _levels(trained, data)
     print(write_report(trained, levels, found, out or found.folder / "report.html"))
@@ -173,6 +178,7 @@ def demo(
     from it3_aero.wings.demo import run_demo
     from it3_aero.wings.model import Training
 
+    _one_thread("small")
     console = Console(highlight=False, emoji=False)
     training = Training(seed=seed, epochs=epochs)
     made = run_demo(
@@ -181,6 +187,14 @@ def demo(
     console.print(_short_table(made.evaluation))
     console.print(made.run.tuning.reason)
     console.print(f"report: {made.report}", soft_wrap=True)
+
+
+def _one_thread(preset: str) -> None:
+    """Small layers gain nothing from a second thread, and lose tenfold to it on a busy machine."""
+    import torch
+
+    if preset == "small" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
 
 
 def _short_table(found: Any) -> Table:
