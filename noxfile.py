@@ -156,7 +156,7 @@ def try_wheel(session: nox.Session, package: str, wheels: list[Path]) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Wings from geometry to a report: generate, train, evaluate; takes `it3-aero wings demo` options."""
+    """Wings from geometry to a report; arguments after -- go to `it3-aero wings demo`."""
     install(session, packages=["core[plots]", "aero"])
     session.run("it3-aero", "wings", "demo", *session.posargs)
 

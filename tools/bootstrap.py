@@ -4,7 +4,8 @@
     python3 tools/bootstrap.py SESSION [-- arguments of the session]
 
 It makes .venv with nox in it (once; a broken one is made anew), installs the Debian packages xfoil
-and openfoam if they are missing and it may, and runs the session. Standard library only.
+and openfoam (for tests also chromium) if they are missing and it may, and runs the session. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 SOLVERS = {"xfoil": "xfoil", "openfoam": "simpleFoam"}  # Debian package: a program it brings
+BROWSER = {"chromium": "chromium"}  # tests open the reports in it
 
 EXAMPLES = """\
 examples:
@@ -53,7 +55,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--no-solvers",
         action="store_true",
-        help="do not install the Debian packages xfoil and openfoam",
+        help="do not install the Debian packages xfoil and openfoam (for tests also chromium)",
     )
     cut = argv.index("--") if "--" in argv else len(argv)
     options = parser.parse_args(argv[:cut])
@@ -68,7 +70,8 @@ def main(argv: list[str]) -> int:
         if problem:
             return fail(problem, 1)
     if not options.no_solvers:
-        install_solvers()
+        is_tests = options.session.partition("(")[0] == "tests"
+        install_debian(SOLVERS | BROWSER if is_tests else SOLVERS)
     return become_nox("-s", options.session, *argv[cut:])
 
 
@@ -127,9 +130,9 @@ def make_venv() -> str | None:
     return None
 
 
-def install_solvers() -> None:
-    """Install the missing solvers where that is allowed; where it isn't, say how, and go on."""
-    missing = [package for package, program in SOLVERS.items() if shutil.which(program) is None]
+def install_debian(programs: dict[str, str]) -> None:
+    """Install the missing programs where that is allowed; where it isn't, say how, and go on."""
+    missing = [package for package, program in programs.items() if shutil.which(program) is None]
     if not missing:
         return
     root = privilege()

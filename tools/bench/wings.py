@@ -27,7 +27,7 @@ from it3_aero.executors import cores, pool
 from it3_aero.generation import Store, fan_out, read_samples
 from it3_aero.wings import Airfoil, NeuralFoil, XFoil, generate, read_airfoil
 from it3_aero.wings.families import FAMILIES, draw
-from it3_aero.wings.generate import Work
+from it3_aero.wings.generating import Work
 from it3_aero.wings.solvers.shim import build_shim
 from it3_core import IT3Error
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from it3_aero.wings.files import read_airfoil
-from it3_aero.wings.generate import generate
+from it3_aero.wings.generating import generate
 from it3_aero.wings.geometry import Airfoil, naca, naca4, naca5, outline, resample
 from it3_aero.wings.solvers import NeuralFoil, PolarPoint, Solver, XFoil, choose
 

@@ -69,10 +69,10 @@ class GaussianProcess:
     def __init__(
         self, known: Shapes, others: Sequence[Shapes] = (), seed: int = 0, most: int = 500
     ) -> None:
-        from sklearn.gaussian_process import (  # type: ignore[import-untyped]
+        from sklearn.gaussian_process import (
             GaussianProcessRegressor,
         )
-        from sklearn.gaussian_process.kernels import (  # type: ignore[import-untyped]
+        from sklearn.gaussian_process.kernels import (
             RBF,
             ConstantKernel,
             WhiteKernel,

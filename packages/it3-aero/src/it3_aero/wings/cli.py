@@ -66,7 +66,7 @@ def generate(
     Killed at any moment and started again, it loses nothing and makes nothing twice. OUT gets
     raw/samples.jsonl, the data card card.json and histogram.png.
     """
-    from it3_aero.wings.generate import generate as run
+    from it3_aero.wings.generating import generate as run
 
     try:
         card = run(

@@ -71,7 +71,7 @@ class WingDataset(InMemoryDataset):  # type: ignore[misc]  # torch-geometric has
 
     Example:
         >>> import tempfile
-        >>> from it3_aero.wings.generate import generate
+        >>> from it3_aero.wings.generating import generate
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = generate(folder, n=4, solver="neuralfoil", progress=False)
         ...     wings = WingDataset(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from it3_aero.wings.dataset import WingDataset
 from it3_aero.wings.evaluate import Evaluation, Levels, evaluate_run
-from it3_aero.wings.generate import generate
+from it3_aero.wings.generating import generate
 from it3_aero.wings.model import Run, Training, train
 from it3_aero.wings.report import write_report
 from it3_core import IT3Error
