@@ -4,8 +4,8 @@
     python3 tools/bootstrap.py SESSION [-- arguments of the session]
 
 It makes .venv with nox in it (once; a broken one is made anew), installs the Debian packages xfoil
-and openfoam (for tests also chromium) if they are missing and it may, and runs the session. Standard
-library only.
+and openfoam (for tests also chromium) if they are missing and it may, and runs the session.
+Standard library only.
 """
 
 from __future__ import annotations
