@@ -156,9 +156,10 @@ def _trust(levels: Levels, found: Evaluation) -> list[str]:
         parts.append(picture(_draw(drawn, colour, title), title))
     return [
         text(
-            f"A shape is trusted unless its idempotence error |F(x, y₀) − y₀| is above that of "
-            f"95 % of held-out training shapes; an answer is right within {TOLERANCE:.0%} of the "
-            f"solver's L/D, or within 2. Three of each kind, with their pressure coefficient."
+            f"A shape is trusted unless its idempotence error |F(x, y₀) − y₀| is so large that at "
+            f"most 5 % of the shapes like those trained on reach it; an answer is right within "
+            f"{TOLERANCE:.0%} of the solver's L/D, or within 2. Three of each kind, with their "
+            f"pressure coefficient."
         ),
         columns(*parts),
         picture(
