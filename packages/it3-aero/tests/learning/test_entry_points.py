@@ -49,7 +49,7 @@ def test_predict_as_text_and_json(
 ) -> None:
     files = [str(dat_file("one.dat")), str(tmp_path / "gone.dat"), str(dat_file("two.dat"))]
     run = str(demo / "run")
-    assert main(["wings", "predict", run, *files, "--json", "--adapt", "instance"]) == 1
+    assert main(["wings", "predict", run, *files, "--json", "--adapt", "instance"]) == 2
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [sorted(line) for line in lines] == [
         ["after", "before", "error", "name", "percentile"],

@@ -125,7 +125,7 @@ def predict(
 ) -> None:
     """Say the lift-to-drag of airfoils in files, and how unusual they are.
 
-    Exits with 1 if a file had a problem; the others are answered all the same.
+    Exits with 2 if a file had a problem; the others are answered all the same.
     """
     from it3_aero.wings.model import load_run
     from it3_aero.wings.predict import draw
@@ -145,7 +145,7 @@ def predict(
     if plot is not None and any(one.airfoil is not None for one in found):
         draw(found, plot)
     if any(one.before is None for one in found):
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 def report(
