@@ -163,7 +163,7 @@ def demo(session: nox.Session) -> None:
 
 # What each benchmark needs besides the workspace's packages.
 PEERS = {
-    "core": ["torch-ttt==0.0.2", "numpy"],
+    "core": ["torch-ttt==0.0.2", "einops", "numpy"],  # einops: torch-ttt imports it undeclared
     "tabular": [],
     "wings": [],
     "wings_cost": [],
