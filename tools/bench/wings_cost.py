@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from it3_aero.tables import markdown_table
 from it3_aero.wings import naca4, to_graph
 from it3_aero.wings.network import PRESETS, build
 from it3_aero.wings.shapes import outlines
 from it3_core import IT3, Activations, ActMAD, AnswerStep, OnlineIT3, Regression, Source
+from it3_core.tables import markdown_table
 
 
 def shapes(number: int) -> Tensor:

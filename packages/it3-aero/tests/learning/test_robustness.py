@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from it3_aero.report import Page, facts, picture, table, text
 from it3_aero.wings.evaluate import Evaluation, Levels, load_evaluation
 from it3_aero.wings.model import Run, Training, load_run, train
 from it3_aero.wings.network import NetworkSettings, build
@@ -19,6 +18,7 @@ from it3_aero.wings.shapes import Shapes
 from it3_aero.wings.solvers import PolarPoint
 from it3_core import IT3Error, Regression
 from it3_core.checkpoint import load, save
+from it3_core.report import Page, facts, picture, table, text
 
 
 def one_line(problem: pytest.ExceptionInfo[IT3Error]) -> str:

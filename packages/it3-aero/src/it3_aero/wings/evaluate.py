@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from it3_aero.tables import BEYOND, compact, markdown_table, pooled
 from it3_aero.wings.baselines import GaussianProcess, Solved
 from it3_aero.wings.model import Run, Training, train, train_vanilla
 from it3_aero.wings.network import NetworkSettings
@@ -30,6 +29,7 @@ from it3_core.evaluation import Predictor, Record, evaluate, read_records, write
 from it3_core.metrics import auroc, correlation
 from it3_core.plots import box_by_level, difference_by_level, error_histograms
 from it3_core.summary import Row, markdown, summarise
+from it3_core.tables import BEYOND, compact, markdown_table, pooled
 from it3_core.tensorfile import digest
 
 __all__ = ["Evaluation", "Levels", "evaluate_run", "load_evaluation", "methods"]

@@ -90,10 +90,10 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Compare every method on every level, and write records, tables, pictures and the report."""
-    from it3_aero.tables import markdown_table
     from it3_aero.wings.evaluate import evaluate_run
     from it3_aero.wings.model import load_run
     from it3_aero.wings.report import write_report
+    from it3_core.tables import markdown_table
 
     sizes = _sizes(batch_sizes)
     trained = load_run(run)

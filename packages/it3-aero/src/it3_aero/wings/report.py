@@ -10,13 +10,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from it3_aero import __version__
-from it3_aero.report import Page, cards, columns, facts, picture, table, text
-from it3_aero.tables import BEYOND, label
 from it3_aero.wings.evaluate import DPI, WITHIN, Evaluation, Levels
 from it3_aero.wings.model import Run
 from it3_aero.wings.shapes import Shapes
 from it3_core import IT3Error
 from it3_core import __version__ as core_version
+from it3_core.report import Page, cards, columns, facts, picture, table, text
+from it3_core.tables import BEYOND, label
 
 __all__ = ["QUADRANTS", "quadrant", "write_report"]
 

@@ -1,6 +1,6 @@
 """Tables of an evaluation as people read them: a line a method, a column a level.
 
-Nothing here knows of wings: records and rows are those of `it3_core.evaluation` and
+Records and rows are those of `it3_core.evaluation` and
 `it3_core.summary`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from it3_core import IT3Error
+from it3_core.errors import IT3Error
 from it3_core.evaluation import Record
 from it3_core.summary import Row
 

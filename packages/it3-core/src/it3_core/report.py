@@ -1,6 +1,6 @@
 """One self-contained HTML page: sections of tables, numbers and pictures, and no outside request.
 
-Nothing here knows of wings: a domain puts its own sections together. Styles are inline and pictures
+A domain puts its own sections together. Styles are inline and pictures
 are in the page, so that it can be mailed, printed and read on a phone; there is no script.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from it3_core import IT3Error
+from it3_core.errors import IT3Error
 
 __all__ = ["Page", "cards", "columns", "facts", "picture", "table", "text"]
 
