@@ -142,6 +142,38 @@ def test_zigzag_is_the_sum_of_both_passes() -> None:
     assert zigzag_loss(model, adapter, x, y, second="own", given=1.0).item() == pytest.approx(0.625)
 
 
+def test_zigzag_with_mixed_answers_gives_labels_and_own_ones_at_even_odds() -> None:
+    torch.manual_seed(0)
+    adapter, x, y = Regression(), torch.ones(4000, 1), torch.full((4000,), 3.0)
+    # f(x, s) = x + s: with the label 4, off by 1; with its own answer 1, 2, off by 1 (squared: 1, 1)
+    assert zigzag_loss(Fixed(a=1.0), adapter, x, y, second="mixed", given=1.0).item() == 1.0
+    # f(x, s) = x + s/2: with the label 2.5, off by 0.5; with its own answer 1.5, off by 1.5
+    mixed = zigzag_loss(Fixed(a=0.5), adapter, x, y, second="mixed", given=1.0).item()
+    assert mixed == pytest.approx((0.25 + 2.25) / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("second", ["label", "own"])
+def test_zigzag_of_both_passes_at_once_is_that_of_one_after_the_other(second: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 3),
+                        nn.AdaptiveAvgPool2d(1), nn.Flatten())  # fmt: skip
+    adapter = Classification(4)
+    model = condition(net, adapter, layer="1")
+    nn.init.normal_(model.embed.weight)  # type: ignore[union-attr,arg-type]
+    x, y = torch.randn(6, 3, 8, 8), torch.tensor([0, 1, 2, 3, 0, 1])
+    runs = []
+    model.model[0].register_forward_hook(lambda *_: runs.append(1))  # type: ignore[index]
+    found = {}
+    for together in (False, True):
+        runs.clear()
+        loss = zigzag_loss(model, adapter, x, y, second=second, together=together)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        found[together] = (loss, *gradients)
+        assert len(runs) == (1 if together and second == "label" else 2)
+    for one, other in zip(found[False], found[True], strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_zigzag_with_own_answers_has_no_gradient_through_them() -> None:
     adapter, x, y = Regression(), torch.tensor([[1.0]]), torch.tensor([2.0])
     model = Fixed(a=0.5)

@@ -136,7 +136,7 @@ def demanding(model: nn.Module, path: Path | None, pause: float = 0.0, **change:
 # Golden: what is written down is what happens.
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "onecycle"])
 def test_fit_is_the_plain_loop(schedule: str) -> None:
     x, y = (part.double() for part in problem())
     adapter = Regression.fit(y)
@@ -158,7 +158,9 @@ def test_fit_is_the_plain_loop(schedule: str) -> None:
     losses, clipped = [], 0
     for epoch in range(12):
         rate = 0.05 * (1 + torch.cos(torch.tensor(torch.pi * epoch / 12))) / 2
-        optimizer.param_groups[0]["lr"] = float(rate) if schedule == "cosine" else 0.05
+        up_and_down = 0.05 * min((epoch + 1) / 2.4, (12 - epoch) / 9.6)  # a step an epoch here
+        rates = {"constant": 0.05, "cosine": float(rate), "onecycle": up_and_down}
+        optimizer.param_groups[0]["lr"] = rates[schedule]
         optimizer.zero_grad()
         neutral = reference(x, adapter.neutral(x)).squeeze(1)
         told = reference(x, adapter.encode(y)).squeeze(1)
@@ -355,7 +357,7 @@ CHANGES: list[dict[str, Any]] = [
     {"optimizer": "AdamW", "schedule": partial(ReduceLROnPlateau, patience=0, threshold=0.5)},
     {"optimizer": "RMSprop", "schedule": sequence, "patience": 1},
     {"schedule": partial(OneCycleLR, max_lr=0.1, total_steps=3)},
-    {"optimizer": "Adagrad"},
+    {"optimizer": "Adagrad", "schedule": "onecycle"},
     {"validation": None},
 ]
 
@@ -805,7 +807,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"validation": (X, Y[:5])}, r"60 inputs, but the labels have shape \(5,\)"),
     ({"optimizer": "Adm"}, "torch.optim has no optimiser 'Adm'"),
     ({"optimizer": "LBFGS"}, "LBFGS"),
-    ({"schedule": "cosin"}, 'schedule must be "constant", "cosine" or a factory'),
+    ({"schedule": "cosin"}, 'schedule must be "constant", "cosine", "onecycle" or a'),
     ({"collate": list}, "collate belongs to a Dataset"),
     ({"loss": lambda model, adapter, x, y: y}, "the loss must be one number"),
     ({"data": (X, Y[:5])}, r"60 inputs, but the labels have shape \(5,\)"),

@@ -39,8 +39,8 @@ _CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.MultiheadAttention, nn.Embedding)
 
 # The signal on its way to the layer where it enters. A context variable, because a forward pass
 # has no other way past the code of a network that knows nothing of signals, and because two
-# threads may run the same network at once.
-_passing: ContextVar[tuple[Any, Tensor]] = ContextVar("it3_signal")
+# threads may run the same network at once. The number says how many signals each row gets.
+_passing: ContextVar[tuple[Any, Tensor, int]] = ContextVar("it3_signal")
 
 
 class Conditioned(nn.Module):
@@ -75,7 +75,30 @@ class Conditioned(nn.Module):
             entrance.register_forward_hook(self._add)
 
     def forward(self, x: Any, signal: Tensor) -> Tensor:
-        token = _passing.set((x, signal))
+        return self._run(x, signal, 1)
+
+    def several(self, x: Any, *signals: Tensor) -> tuple[Tensor, ...]:
+        """`f(x, s)` for several signals; what lies below the layer where they enter runs once.
+
+        Every path through the network must go through that layer: one that leads past it would
+        meet more rows than it brings. Batch norms above it, in training, see all signals' rows as
+        one batch.
+
+        Example:
+            >>> import torch
+            >>> from it3_core import Regression, condition
+            >>> adapter, x = Regression(), torch.randn(4, 3)
+            >>> net = condition(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 1)),
+            ...                 adapter, layer="0")
+            >>> [y.shape for y in net.several(x, adapter.neutral(x), adapter.encode(x[:, 0]))]
+            [torch.Size([4, 1]), torch.Size([4, 1])]
+        """
+        if self.embed is None or is_graph(x):  # nothing to share, or no plain rows
+            return tuple(self(x, signal) for signal in signals)
+        return self._run(x, torch.cat(signals), len(signals)).chunk(len(signals))
+
+    def _run(self, x: Any, signal: Tensor, times: int) -> Tensor:
+        token = _passing.set((x, signal, times))
         try:
             output: Tensor = self.model(x)
             return output
@@ -84,7 +107,7 @@ class Conditioned(nn.Module):
 
     def _concatenate(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         features, *rest = inputs
-        x, signal = self._arriving()
+        x, signal, _ = self._arriving()
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
         signal = _spread(signal, features, channel, x, self.layer)
         shape = [*features.shape]
@@ -93,7 +116,9 @@ class Conditioned(nn.Module):
 
     def _add(self, layer: nn.Module, inputs: tuple[Any, ...], features: Tensor) -> Tensor:
         assert self.embed is not None
-        x, signal = self._arriving()
+        x, signal, times = self._arriving()
+        if times > 1:
+            features = features.repeat(times, *[1] * (features.dim() - 1))
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
         embedding = _spread(self.embed(signal), features, channel, x, self.layer)
         if embedding.shape[channel] != features.shape[channel]:
@@ -104,7 +129,7 @@ class Conditioned(nn.Module):
             )
         return features + embedding
 
-    def _arriving(self) -> tuple[Any, Tensor]:
+    def _arriving(self) -> tuple[Any, Tensor, int]:
         try:
             return _passing.get()
         except LookupError:

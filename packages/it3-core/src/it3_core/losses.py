@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from it3_core.adapters import Adapter
+from it3_core.conditioning import Conditioned
 from it3_core.errors import IT3Error
 
 __all__ = ["SecondSignal", "idempotence_loss", "zigzag_loss"]
 
-SecondSignal = Literal["label", "noisy", "own"]
+SecondSignal = Literal["label", "noisy", "own", "mixed"]
 
 
 def zigzag_loss(
@@ -24,6 +25,7 @@ def zigzag_loss(
     given: float | None = None,
     second: SecondSignal = "label",
     noise: float = 0.1,
+    together: bool = False,
 ) -> Tensor:
     """L_train = ‖f(x, neutral) − y‖ + ‖f(x, encode(y)) − y‖, with the task's own loss as ‖·‖.
 
@@ -35,9 +37,12 @@ def zigzag_loss(
         given: None runs both passes, as in the paper. A probability runs one: each instance is
             given its answer with that probability, and the neutral signal otherwise (half the
             cost, what the authors' wing code does with 0.25).
-        second: the answer that is given: the `"label"`, a `"noisy"` label, or the network's
-            `"own"` prediction, detached.
+        second: the answer that is given: the `"label"`, a `"noisy"` label, the network's
+            `"own"` prediction, detached (recursive training), or `"mixed"`: for each instance
+            the label or its own, at even odds.
         noise: how noisy a noisy label is, see the adapter's `perturb`.
+        together: run both passes at once, and what lies below the layer where the signal enters
+            once for both: see `Conditioned.several` for what it asks of the network.
 
     Returns:
         The mean over the batch, a scalar to call `backward()` on.
@@ -53,18 +58,29 @@ def zigzag_loss(
     neutral = adapter.neutral(x)
     if given is not None and not 0 <= given <= 1:
         raise IT3Error(f"given is a probability from 0 to 1, or None for both passes, not {given}")
+    if given is None and together and isinstance(model, Conditioned):
+        own = _own_answer(model, adapter, x, neutral, second)
+        signal = _second_signal(adapter, second, y, own, noise)
+        first, output = model.several(x, neutral, signal.to(neutral))
+        return (adapter.loss(first, y) + adapter.loss(output, y)).mean()
     if given is None:
         first = model(x, neutral)
         signal = _second_signal(adapter, second, y, first, noise)
         output = model(x, signal.to(neutral))
         return (adapter.loss(first, y) + adapter.loss(output, y)).mean()
-    own = None
-    if second == "own":
-        with torch.no_grad():
-            own = model(x, neutral)
+    own = _own_answer(model, adapter, x, neutral, second)
     signal = _second_signal(adapter, second, y, own, noise).to(neutral)
     told = torch.rand(len(signal), *[1] * (signal.dim() - 1), device=signal.device) < given
     return adapter.loss(model(x, torch.where(told, signal, neutral)), y).mean()
+
+
+def _own_answer(
+    model: nn.Module, adapter: Adapter, x: Any, neutral: Tensor, second: SecondSignal
+) -> Tensor | None:
+    if second not in ("own", "mixed"):
+        return None
+    with torch.no_grad():
+        return model(x, neutral)  # type: ignore[no-any-return]
 
 
 def _second_signal(
@@ -76,7 +92,11 @@ def _second_signal(
         return adapter.perturb(adapter.encode(y), noise)
     if second == "own" and own is not None:
         return adapter.encode(own.detach())
-    raise IT3Error(f'second must be "label", "noisy" or "own", not {second!r}')
+    if second == "mixed" and own is not None:
+        told, guessed = adapter.encode(y), adapter.encode(own.detach())
+        even = torch.rand(len(told), *[1] * (told.dim() - 1), device=told.device) < 0.5
+        return torch.where(even, told.to(guessed), guessed)
+    raise IT3Error(f'second must be "label", "noisy", "own" or "mixed", not {second!r}')
 
 
 def idempotence_loss(adapter: Adapter, y1: Tensor, y0: Tensor, power: float = 1.0) -> Tensor:
