@@ -145,7 +145,7 @@ def test_zigzag_is_the_sum_of_both_passes() -> None:
 def test_zigzag_with_mixed_answers_gives_labels_and_own_ones_at_even_odds() -> None:
     torch.manual_seed(0)
     adapter, x, y = Regression(), torch.ones(4000, 1), torch.full((4000,), 3.0)
-    # f(x, s) = x + s: with the label 4, off by 1; with its own answer 1, 2, off by 1 (squared: 1, 1)
+    # f(x, s) = x + s: with the label 4, with its own answer 1 it is 2: both are off by 1
     assert zigzag_loss(Fixed(a=1.0), adapter, x, y, second="mixed", given=1.0).item() == 1.0
     # f(x, s) = x + s/2: with the label 2.5, off by 0.5; with its own answer 1.5, off by 1.5
     mixed = zigzag_loss(Fixed(a=0.5), adapter, x, y, second="mixed", given=1.0).item()

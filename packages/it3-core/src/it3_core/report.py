@@ -10,12 +10,12 @@ import base64
 import html
 import io
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from it3_core.errors import IT3Error
+from it3_core.files import write_text
 
 __all__ = ["Page", "cards", "columns", "facts", "picture", "table", "text"]
 
@@ -53,17 +53,7 @@ class Page:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page, whole or not at all."""
-        place = Path(path)
-        try:
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=place.parent, prefix=f".{place.name}.", delete=False
-            ) as file:
-                file.write(self.html())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(place)
-        except OSError as problem:
-            raise IT3Error(f"can't write {place}: {problem.strerror}") from problem
-        return place
+        return write_text(path, self.html())
 
 
 def text(*paragraphs: str) -> str:

@@ -26,6 +26,7 @@ from it3_core import (
 )
 from it3_core.batching import batches
 from it3_core.evaluation import Predictor, Record, evaluate, read_records, write_records
+from it3_core.files import make_folder, write_text
 from it3_core.metrics import auroc, correlation
 from it3_core.plots import box_by_level, difference_by_level, error_histograms
 from it3_core.summary import Row, markdown, summarise
@@ -158,11 +159,7 @@ def evaluate_run(
         progress: whether to show how far it is.
     """
     levels = levels.drawn(most)
-    folder = Path(out) if out is not None else run.folder / "evaluation"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise IT3Error(f"can't make the folder {folder}: {problem.strerror}") from problem
+    folder = make_folder(out if out is not None else run.folder / "evaluation")
     records: list[Record] = []
     numbers: list[dict[str, Any]] = []
     shapes: list[dict[str, Any]] = []
@@ -298,10 +295,7 @@ def _written(found: Evaluation) -> Evaluation:
         "summary.json": json.dumps(summary, ensure_ascii=False),
     }
     for name, content in texts.items():
-        try:
-            (folder / name).write_text(content, encoding="utf-8")
-        except OSError as problem:
-            raise IT3Error(f"can't write {folder / name}: {problem.strerror}") from problem
+        write_text(folder / name, content)
     (folder / "records.jsonl").unlink(missing_ok=True)
     write_records(found.records, folder / "records.jsonl")
     for name, figure in figures(whole).items():

@@ -7,7 +7,6 @@ and `tail.safetensors` are where a killed training goes on from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +31,7 @@ from it3_core import (
 )
 from it3_core.batching import batches
 from it3_core.checkpoint import load, save
+from it3_core.files import make_folder, read_json, write_json
 from it3_core.tensorfile import digest
 from it3_core.training import History, fit
 from it3_core.tuning import Candidate, Tail, Tuning, split_tail, tune
@@ -136,7 +136,7 @@ def train(
         10
     """
     training = training or Training()
-    folder = _made(out)
+    folder = make_folder(out)
     known: dict[str, Any] = {
         "format": FORMAT,
         "network": training.settings().describe(),
@@ -184,11 +184,11 @@ def train(
         settings=settings,
         trust=trust,
         tuning=tuning,
-        tensors=_as_tensors(activations),
+        tensors=activations.tensors(),
         versions={"it3-aero": __version__},
     )
-    _write_json(folder / "history.json", history.describe())
-    _write_json(folder / "data_card.json", dict(card or {}))
+    write_json(folder / "history.json", history.describe())
+    write_json(folder / "data_card.json", dict(card or {}))
     return load_run(folder)
 
 
@@ -232,10 +232,10 @@ def load_run(folder: str | Path) -> Run:
         adapter=adapter,
         trust=Trust.from_description(found.trust),
         tuning=Tuning.from_description(found.tuning),
-        activations=_as_activations(found.tensors),
+        activations=Activations.from_tensors(found.tensors),
         settings=found.settings,
-        history=_read_json(place / "history.json"),
-        card=_read_json(place / "data_card.json"),
+        history=read_json(place / "history.json", "train the RUN again"),
+        card=read_json(place / "data_card.json", "train the RUN again"),
     )
 
 
@@ -343,47 +343,3 @@ def _watched(model: Conditioned) -> list[str]:
     named = [name for name, _ in model.named_modules()]
     taps = [name for name in named if name.startswith("model.trunk.taps.")]
     return [*taps, "model.trunk", "model.head.1", "model.head.3"]
-
-
-def _as_tensors(known: Activations) -> dict[str, Tensor]:
-    tensors = {f"mean.{name}": mean for name, mean in zip(known.layers, known.means, strict=True)}
-    tensors |= {f"var.{name}": v for name, v in zip(known.layers, known.variances, strict=True)}
-    return tensors | {"rows": torch.tensor(known.rows)}
-
-
-def _as_activations(tensors: Mapping[str, Tensor]) -> Activations:
-    layers = tuple(n.removeprefix("mean.") for n in tensors if n.startswith("mean."))
-    try:
-        means = tuple(tensors[f"mean.{name}"] for name in layers)
-        variances = tuple(tensors[f"var.{name}"] for name in layers)
-        return Activations(layers, means, variances, int(tensors["rows"]))
-    except KeyError as problem:
-        raise IT3Error(f"the RUN lacks {problem} of its activations: train it again") from problem
-
-
-def _made(out: str | Path) -> Path:
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise IT3Error(f"can't make the folder {folder}: {problem.strerror}") from problem
-    return folder
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as problem:
-        raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise IT3Error(f"can't read {path}: {problem.strerror}; train the RUN again") from problem
-    except ValueError as problem:
-        raise IT3Error(f"{path} is damaged ({problem}): train the RUN again") from problem
-    if not isinstance(content, dict):
-        raise IT3Error(f"{path} is damaged: train the RUN again")
-    return content

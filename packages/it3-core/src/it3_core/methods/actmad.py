@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,6 +39,8 @@ class Activations:
         >>> found = Activations.collect(model, adapter, data.split(32), layers=["model.0"])
         >>> found.means[0].shape, found.rows
         (torch.Size([4]), 100)
+        >>> Activations.from_tensors(found.tensors()).layers
+        ('model.0',)
     """
 
     layers: tuple[str, ...]
@@ -83,6 +85,23 @@ class Activations:
             tuple((q / n).to(dtype) for q, n in zip(squares, counts, strict=True)),
             rows,
         )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As tensors by name, for a checkpoint; `from_tensors` makes them again."""
+        named = {f"mean.{k}": mean for k, mean in zip(self.layers, self.means, strict=True)}
+        named |= {f"var.{k}": value for k, value in zip(self.layers, self.variances, strict=True)}
+        return named | {"rows": torch.tensor(self.rows)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Activations:
+        """The activations that `tensors` named, among whatever else is there."""
+        layers = tuple(n.removeprefix("mean.") for n in tensors if n.startswith("mean."))
+        try:
+            means = tuple(tensors[f"mean.{name}"] for name in layers)
+            variances = tuple(tensors[f"var.{name}"] for name in layers)
+            return cls(layers, means, variances, int(tensors["rows"]))
+        except KeyError as problem:
+            raise IT3Error(f"{problem} is missing among the activations: train again") from problem
 
 
 class ActMAD:
