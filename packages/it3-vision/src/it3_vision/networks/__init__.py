@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from it3_core import Classification, Conditioned, IT3Error, condition
+from it3_vision.methods.rotation import with_rotation_head
 from it3_vision.networks.dla import DLA
 from it3_vision.networks.layers import Normalisation
 from it3_vision.networks.resnet import RESNETS, ResNet
@@ -120,11 +122,11 @@ def build(
         >>> model(x, adapter.neutral(x)).shape
         torch.Size([2, 10])
     """
-    from it3_vision.methods.ttt import attach_rotation_head
-
     network = bare(settings, adapter.classes)
     if weights is not None:
         load_weights(network, weights, new_head=new_head)
-    if rotation:
-        attach_rotation_head(network, settings.stage)
-    return condition(network, adapter, layer=settings.stage)
+    model = condition(network, adapter, layer=settings.stage)
+    if not rotation:
+        return model
+    example = torch.zeros(1, 3, settings.size, settings.size)
+    return with_rotation_head(model, adapter, f"model.{settings.stage}", example)

@@ -130,7 +130,7 @@ class _Tree(nn.Module):
     ) -> None:
         super().__init__()
         self.keep_input = keep_input
-        self.pool = nn.MaxPool2d(stride) if stride > 1 else nn.Identity()
+        self.pool = nn.MaxPool2d(stride, ceil_mode=True) if stride > 1 else nn.Identity()
         self.project = (
             nn.Sequential(convolution(inputs, outputs, size=1), normalisation(norm, outputs))
             if inputs != outputs
