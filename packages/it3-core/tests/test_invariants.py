@@ -426,3 +426,19 @@ def test_parameters_are_chosen_by_pattern_and_predicate(build: Build) -> None:
         IT3(case.model, case.adapter, parameters="model.7.*")
     with pytest.raises(IT3Error, match="no parameter of the network is chosen"):
         IT3(case.model, case.adapter, parameters=lambda name, _: False)
+
+
+def test_parameters_may_be_those_of_the_norms() -> None:
+    torch.manual_seed(0)
+    adapter = Regression()
+    net = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 1)).double()
+    model = condition(net, adapter, "0")
+    nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+    x = torch.randn(5, 4, dtype=torch.float64)
+    how = {"steps": 2, "lr": 0.05, "optimizer": "SGD", "anchor_gradient": False}
+    expected = naive_it3(model, adapter, x, chosen=lambda n: n.startswith("model.1."), **how)
+    found = IT3(model, adapter, parameters="norms", trust_region=False, **how)(x).prediction
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    assert not torch.equal(found, IT3(model, adapter, lr=0.0)(x).prediction)
+    with pytest.raises(IT3Error, match="no normalisation layer"):
+        IT3(condition(nn.Linear(4, 1), adapter, ""), adapter, parameters="norms")

@@ -23,13 +23,13 @@ from it3_core.batching import map_tensors, tensors
 from it3_core.conditioning import Conditioned, find_layer
 from it3_core.descent import Descent, OptimizerFactory, Weights
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.norms import Norm, batch_share, has_batch_norm, use_batch_statistics
+from it3_core.norms import Norm, affine_names, batch_share, has_batch_norm, use_batch_statistics
 from it3_core.trunk import Trunk
 
 __all__ = ["FastModel", "Parameters", "Session"]
 
 Parameters = str | Sequence[str] | Callable[[str, Tensor], bool] | None
-"""Which parameters adapt: None (all), name patterns, a predicate, or "above" the injection."""
+"""Which adapt: None (all), name patterns, a predicate, "above" the injection, or "norms"."""
 
 _Place = dict[str, Any]  # a module's dictionary of parameters or of buffers
 
@@ -41,8 +41,9 @@ class FastModel:
         module: called as `module(x, signal)`; always run in evaluation mode.
         parameters: which parameters adapt. None: all that require gradients, or all where none
             does. A glob pattern such as `"model.fc.*"`, or several (`condition()` and `widen()`
-            put `model.` before a network's own names). A predicate `(name, parameter) → bool`. Or
+            put `model.` before a network's own names). A predicate `(name, parameter) → bool`.
             `"above"`: those that run after the signal has entered a network made by `condition()`.
+            Or `"norms"`: the scales and shifts of normalisation layers.
         norm: whose statistics batch norms use: `"source"`, `"batch"`, or the share of the batch's
             from 0 to 1.
         watch: names of layers whose outputs `Session.seen` keeps.
@@ -416,6 +417,14 @@ def _select(module: nn.Module, wanted: Parameters) -> tuple[str, ...]:
     }
     if wanted is None:  # a network that was frozen whole is one that was made for inference
         chosen = [name for name, parameter in named.items() if parameter.requires_grad] or [*named]
+    elif wanted == "norms":
+        affine = frozenset(affine_names(module))
+        chosen = [name for name in named if name in affine]
+        if not chosen:
+            raise IT3Error(
+                "the network has no normalisation layer with a scale and a shift that could adapt: "
+                "name other parameters"
+            )
     elif callable(wanted):
         chosen = [name for name, parameter in named.items() if wanted(name, parameter)]
     else:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from it3_core.errors import IT3Error
 
-__all__ = ["Norm", "batch_share", "has_batch_norm", "use_batch_statistics"]
+__all__ = ["Norm", "affine_names", "batch_share", "has_batch_norm", "use_batch_statistics"]
 
 Norm = Literal["source", "batch"] | float
 """The training data's statistics, the batch's, or the share of the batch's from 0 to 1."""
@@ -63,6 +63,29 @@ def has_batch_norm(module: nn.Module) -> bool:
         False
     """
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
+
+
+def affine_names(module: nn.Module) -> list[str]:
+    """The scales and shifts of all normalisation layers, by name.
+
+    Example:
+        >>> import torch
+        >>> affine_names(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GroupNorm(2, 4)))
+        ['1.weight', '1.bias']
+    """
+    kinds = (
+        nn.modules.batchnorm._BatchNorm,
+        nn.modules.instancenorm._InstanceNorm,
+        nn.GroupNorm,
+        nn.LayerNorm,
+        nn.RMSNorm,
+    )
+    return [
+        f"{name}.{leaf}" if name else leaf
+        for name, layer in module.named_modules()
+        if isinstance(layer, kinds)
+        for leaf, _ in layer.named_parameters(recurse=False)
+    ]
 
 
 def _blended(layer: nn.modules.batchnorm._BatchNorm, share: float, x: Tensor) -> Tensor:

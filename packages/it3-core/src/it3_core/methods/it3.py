@@ -45,9 +45,9 @@ class IT3:
         steps: gradient steps, one to three in the paper.
         lr: learning rate.
         optimizer: a class of torch.optim by name, or a factory `(parameters, lr=…)`.
-        parameters: which parameters adapt: all, name patterns, a predicate, or `"above"` the
-            layer where `condition()` adds the signal. "Above" with `anchor_gradient=False` is the
-            cheap mode: the rest of the network is run once.
+        parameters: which parameters adapt: all, name patterns, a predicate, the scales and shifts
+            of the `"norms"`, or `"above"` the layer where `condition()` adds the signal. "Above"
+            with `anchor_gradient=False` is the cheap mode: the rest of the network is run once.
         anchor_gradient: whether the gradient also flows through F's second input, as in the
             paper's loss.
         power: the gap's power in the loss, see `idempotence_loss`.
