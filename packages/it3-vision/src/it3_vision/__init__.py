@@ -1,5 +1,10 @@
-"""IT³ for images: the domain package's home, empty so far; see `it3_core`."""
+"""IT³ for images: networks, data, corruptions, and the methods that the field compares with."""
+
+import os
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__"]
+
+# albumentations asks PyPI for a newer version whenever it is imported; we don't use the network.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
