@@ -1,0 +1,231 @@
+"""Folders and tars as the same thing: a tree of names with images at its leaves."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+import warnings
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Protocol
+
+from it3_core import IT3Error, IT3Warning
+from it3_vision.data.images import SUFFIXES, BadImage, Pixels, read_image
+
+__all__ = ["FileSource", "Folder", "Tar", "Tree", "is_tar", "open_tree"]
+
+MOST_BYTES = 8 * 2**30  # a gzipped tar is unpacked into memory, up to here
+MOST_FILE_BYTES = 2**30  # and one member's bytes up to here
+_CHUNK = 16 * 2**20
+_TARS = (".tar", ".tar.gz", ".tgz")
+
+Parts = tuple[str, ...]
+
+
+class Tree(Protocol):
+    """What the layouts are told apart by: the folders and the images at each place."""
+
+    title: str
+
+    def folders(self, at: Parts = ()) -> list[str]:
+        """Names of the folders there, sorted."""
+
+    def images(self, at: Parts = ()) -> list[str]:
+        """Names of the images there, sorted."""
+
+    def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
+        """One image."""
+
+
+def is_tar(name: str) -> bool:
+    """Whether a file's name says it is a tar that can be read."""
+    return name.casefold().endswith(_TARS)
+
+
+def open_tree(path: Path) -> Tree:
+    """The folder or the tar at that path."""
+    return Folder(path) if path.is_dir() else Tar(path)
+
+
+def deep_images(tree: Tree, at: Parts) -> list[Parts]:
+    """All images at or below a place, in the order of their names."""
+    found = [(*at, name) for name in tree.images(at)]
+    for name in tree.folders(at):
+        found += deep_images(tree, (*at, name))
+    return found
+
+
+class FileSource:
+    """Images that are files of a tree, named by their path in it."""
+
+    def __init__(self, tree: Tree, files: Sequence[Parts], most_pixels: int) -> None:
+        self._tree, self._files, self._most_pixels = tree, files, most_pixels
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def name(self, row: int) -> str:
+        return "/".join(self._files[row])
+
+    def image(self, row: int, smallest: int | None = None) -> Pixels:
+        return self._tree.read(self._files[row], self._most_pixels, smallest)
+
+
+def _hidden(name: str) -> bool:
+    """Hidden files, and what macOS leaves in archives: `._photo.jpg` is no photo."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_image(name: str) -> bool:
+    return Path(name).suffix.casefold() in SUFFIXES
+
+
+def _warn_left_out(title: str, what: str, names: Sequence[str]) -> None:
+    if names:
+        first = names[0] if len(names) == 1 else f"{len(names)}, first {names[0]}"
+        warnings.warn(f"{title}: {what} are left out ({first})", IT3Warning, stacklevel=2)
+
+
+class Folder:
+    """A folder on disk. Links that lead out of it, or to folders, are left out with a warning."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self.title = str(root)
+        self._seen: dict[Parts, tuple[list[str], list[str]]] = {}
+
+    def folders(self, at: Parts = ()) -> list[str]:
+        return self._listed(at)[0]
+
+    def images(self, at: Parts = ()) -> list[str]:
+        return self._listed(at)[1]
+
+    def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
+        path = self._root.joinpath(*file)
+        return read_image(path, most_pixels, name="/".join(file), smallest=smallest)
+
+    def _listed(self, at: Parts) -> tuple[list[str], list[str]]:
+        if at not in self._seen:
+            self._seen[at] = self._list(at)
+        return self._seen[at]
+
+    def _list(self, at: Parts) -> tuple[list[str], list[str]]:
+        folders, images, strange = [], [], []
+        try:
+            with os.scandir(self._root.joinpath(*at)) as entries:
+                for entry in entries:
+                    if _hidden(entry.name):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.name)
+                    elif entry.is_file(follow_symlinks=False) or self._inside(entry):
+                        if _is_image(entry.name):
+                            images.append(entry.name)
+                    elif entry.is_dir() or _is_image(entry.name):
+                        strange.append("/".join((*at, entry.name)))
+        except OSError as error:
+            where = "/".join((self.title, *at))
+            raise IT3Error(f"{where} can't be listed ({error.strerror})") from None
+        what = "links that lead out of it or to a folder, and what is no plain file,"
+        _warn_left_out(self.title, what, sorted(strange))
+        return sorted(folders), sorted(images)
+
+    def _inside(self, entry: os.DirEntry[str]) -> bool:
+        """Whether it is a link to a file of this folder."""
+        if not (entry.is_symlink() and entry.is_file()):
+            return False
+        return Path(entry.path).resolve().is_relative_to(self._root)
+
+
+class Tar:
+    """A tar, plain or gzipped, read where it is: nothing is ever extracted to disk.
+
+    Of a plain one only the places of its members are kept; a gzipped one is unpacked into memory
+    once. Members that are no plain files, or whose names climb out, are left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.title = str(path)
+        self._path = path.resolve()
+        self._unpacked = self._gunzipped()
+        self._members: dict[Parts, tuple[int, int]] = {}
+        self._folders: dict[Parts, set[str]] = {}
+        self._images: dict[Parts, list[str]] = {}
+        try:
+            with self._opened() as file:
+                self._index(file)
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise IT3Error(f"{self.title} is damaged or cut short ({error}): get it anew") from None
+
+    def folders(self, at: Parts = ()) -> list[str]:
+        return sorted(self._folders.get(at, ()))
+
+    def images(self, at: Parts = ()) -> list[str]:
+        return sorted(self._images.get(at, ()))
+
+    def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
+        name = "/".join(file)
+        start, size = self._members[file]
+        if size > MOST_FILE_BYTES:
+            raise BadImage(name, f"is larger than {MOST_FILE_BYTES / 2**30:g} GB")
+        if self._unpacked is not None:
+            data = self._unpacked[start : start + size]
+        else:
+            with self._path.open("rb") as tar:
+                tar.seek(start)
+                data = tar.read(size)
+        return read_image(data, most_pixels, name=name, smallest=smallest)
+
+    def _opened(self) -> IO[bytes]:
+        return self._path.open("rb") if self._unpacked is None else io.BytesIO(self._unpacked)
+
+    def _gunzipped(self) -> bytes | None:
+        try:
+            with self._path.open("rb") as file:
+                if file.read(2) != b"\x1f\x8b":
+                    return None
+            unpacked = bytearray()
+            with gzip.open(self._path) as stream:
+                while chunk := stream.read(_CHUNK):
+                    unpacked += chunk
+                    if len(unpacked) > MOST_BYTES:
+                        raise IT3Error(
+                            f"{self.title} unpacks to more than {MOST_BYTES / 2**30:g} GB of "
+                            f"memory: gunzip it to a plain .tar, which is read where it is"
+                        )
+            return bytes(unpacked)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise IT3Error(f"{self.title} is damaged or cut short ({error}): get it anew") from None
+        except OSError as error:
+            raise IT3Error(f"{self.title} can't be read ({error.strerror})") from None
+
+    def _index(self, file: IO[bytes]) -> None:
+        strange = []
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # else it keeps them all
+                parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
+                if member.isdir() or not parts or not _is_image(parts[-1]):
+                    continue
+                if any(_hidden(part) for part in parts if part != ".."):
+                    continue
+                if member.issparse() or not member.isreg() or ".." in parts:
+                    strange.append(member.name)
+                    continue
+                self._add(parts, member.offset_data, member.size)
+            # An unreadable header in the middle looks like the end to tarfile: so look for the end.
+            file.seek(tar.offset)
+            mark = file.read(tarfile.BLOCKSIZE)
+            if mark.strip(b"\0") or (not mark and not self._members):
+                raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
+        _warn_left_out(self.title, "links, devices and names that climb out", strange)
+
+    def _add(self, parts: Parts, start: int, size: int) -> None:
+        if parts not in self._members:  # else the later one of the same name wins, as when unpacked
+            for depth in range(len(parts) - 1):
+                self._folders.setdefault(parts[:depth], set()).add(parts[depth])
+            self._images.setdefault(parts[:-1], []).append(parts[-1])
+        self._members[parts] = start, size
