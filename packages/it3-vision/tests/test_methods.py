@@ -24,6 +24,7 @@ from it3_core import (
     IT3Warning,
     Method,
     OnlineIT3,
+    Regression,
     Source,
     condition,
     fit,
@@ -32,9 +33,13 @@ from it3_core import (
     sensitivity,
     widen,
 )
+from it3_vision.augmix import AugMix
 from it3_vision.methods import (
+    ETA,
+    MEMO,
     TTT,
     BatchNormStats,
+    Fisher,
     Tent,
     joint_loss,
     rotation_logits,
@@ -63,20 +68,39 @@ def tiny(norm: str = "batch", affine: bool = True) -> tuple[Conditioned, Adapter
     return with_rotation_head(model, adapter, "model.5", images(2)), adapter
 
 
+def regression() -> Conditioned:
+    net = network()
+    net[8] = nn.Linear(8, 1)  # type: ignore[operator]
+    return condition(net, Regression(), "0")
+
+
 def images(size: int = 4, seed: int = 1) -> Tensor:
     return torch.randn(size, 3, 9, 9, generator=torch.Generator().manual_seed(seed)) + 0.5
 
 
+def eata(model: nn.Module, adapter: Adapter, **how: Any) -> ETA:
+    chosen = {"parameters": how.get("parameters", "norms")}
+    fisher = Fisher.collect(model, adapter, [images(seed=9)], **chosen)
+    return ETA(model, adapter, fisher, **SURE, **how)
+
+
+AUGMENT = AugMix(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), shift=1)
+SURE: dict[str, Any] = {"sure": 1.0, "new": 1.1}  # all are chosen
 METHODS: dict[str, Callable[..., Any]] = {
     "batch-norm": BatchNormStats,
     "batch-norm-prior": partial(BatchNormStats, prior=16),
     "tent": Tent,
     "tent-episodic": partial(Tent, online=False),
+    "eta": partial(ETA, **SURE),
+    "eta-episodic": partial(ETA, online=False, **SURE),
+    "eata": eata,
+    "memo": partial(MEMO, augment=AUGMENT, copies=4),
     "ttt": partial(TTT, lr=0.1),
     "ttt-online": partial(TTT, online=True, lr=0.1, copies=8, crop=1),
 }
-ONLINE = ["tent", "ttt-online"]
-ORDERED = ["ttt-online"]  # one image after the other: which comes first matters
+ONLINE = ["tent", "eta", "eata", "ttt-online"]
+STEPS = [name for name in METHODS if not name.startswith("batch-norm")]
+ORDERED = ["memo", "ttt-online"]  # one image after the other: which comes first matters
 each_method = pytest.mark.parametrize("name", METHODS)
 
 
@@ -186,10 +210,10 @@ def test_a_network_that_is_not_finite_is_said_to_be(name: str) -> None:
     assert answer.steps == 0
 
 
-@pytest.mark.parametrize("name", ["tent", "tent-episodic", "ttt", "ttt-online"])
+@pytest.mark.parametrize("name", STEPS)
 def test_a_step_that_explodes_leaves_no_trace(name: str) -> None:
     model, adapter = tiny()
-    method = METHODS[name](model, adapter, lr=3e37, steps=3)
+    method = METHODS[name](model, adapter, lr=3e37, steps=3, norm="source")
     for seed in range(2):  # a second batch that goes on from NaN would not be finite at all
         answer = method(images(seed=seed))
         assert "lower the learning rate" in str(answer.fallback)
@@ -218,7 +242,7 @@ def test_methods_can_be_copied_and_pickled(name: str) -> None:
         assert torch.equal(other(images()).prediction, expected)
 
 
-@pytest.mark.parametrize("name", ["tent", "ttt"])
+@pytest.mark.parametrize("name", STEPS)
 def test_no_step_is_exactly_source(name: str) -> None:
     model, adapter = tiny()
     expected = Source(model, adapter)(images()).prediction
@@ -234,6 +258,16 @@ BAD: list[tuple[Callable[[nn.Module, Adapter], Any], str]] = [
     (lambda m, a: BatchNormStats(m, a, share=0.5, prior=16), "a share or a prior"),
     (lambda m, a: Tent(m, a, answer="during"), 'answer must be "before" or "after"'),  # type: ignore[arg-type]
     (lambda m, a: Tent(m, a, lr=-1.0), "learning rate"),
+    (lambda m, a: Tent(regression(), Regression())(images()), "logits .* of two classes or more"),
+    (lambda m, a: ETA(m, a, decay=2.0), "decay must lie between"),
+    (lambda m, a: ETA(m, a, Fisher({"fc": torch.zeros(1)}, 1)), "this Fisher is of other"),
+    (lambda m, a: Fisher.collect(m, a, []), "at least one batch"),
+    (lambda m, a: MEMO(m, a, AUGMENT, copies=0), "copies must be at least 1"),
+    (lambda m, a: MEMO(m, a, lambda i, n, g: i[None])(images()), "augment must return"),
+    (lambda m, a: AUGMENT(torch.zeros(1, 9, 9), 2, torch.Generator()), "images of 3 channels"),
+    (lambda m, a: AugMix((0.5,), (0.0,)), "positive std"),
+    (lambda m, a: AugMix((0.5,), (0.5,), severity=11), "severity runs from"),
+    (lambda m, a: AugMix((0.5,), (0.5,), depth=0), "width and depth are at least 1"),
     (lambda m, a: TTT(m, a, copies=6), "multiple of four"),
     (lambda m, a: TTT(m, a, crop=-1), "pixels from 0 up"),
     (lambda m, a: TTT(m, a)(torch.zeros(1, 3, 8, 9)), "only square images"),

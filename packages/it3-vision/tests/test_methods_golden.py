@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from it3_core import Adapter, Classification, Conditioned, condition
-from it3_vision.methods import TTT, BatchNormStats, Tent, with_rotation_head
+from it3_vision.methods import ETA, MEMO, TTT, BatchNormStats, Fisher, Tent, with_rotation_head
 
 CLASSES = 5
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-9}  # in double precision
@@ -45,13 +46,18 @@ def tiny(norm: str = "batch") -> tuple[Conditioned, Adapter]:
             if "running_var" in name:
                 tensor.uniform_(0.3, 0.8)
             elif tensor.is_floating_point():
-                tensor.add_(torch.randn_like(tensor) * 0.4)
+                tensor.add_(torch.randn_like(tensor) * (1.5 if "fc" in name else 0.4))
     return model, adapter
 
 
 def stream(batches: int = 3, size: int = 6) -> list[Tensor]:
+    """Images of different colours and contrasts, so that their answers differ."""
     torch.manual_seed(1)
-    return [torch.randn(size, 3, 9, 9, dtype=torch.float64) * 2 + 0.5 for _ in range(batches)]
+    made = []
+    for _ in range(batches):
+        colour, contrast = torch.randn(2, size, 3, 1, 1, dtype=torch.float64) * 2
+        made.append(torch.randn(size, 3, 9, 9, dtype=torch.float64) * contrast + colour)
+    return made
 
 
 def norms(net: nn.Module) -> Iterator[nn.BatchNorm2d]:
@@ -78,7 +84,10 @@ def blended(model: nn.Module, share: float) -> nn.Module:
         assert layer.running_var is not None
         mean = (1 - share) * layer.running_mean + share * x.mean((0, 2, 3))
         var = (1 - share) * layer.running_var + share * x.var((0, 2, 3), correction=0)
-        return nnf.batch_norm(x, mean, var, layer.weight, layer.bias, False, 0, layer.eps)
+        mean, var, scale, shift = (
+            v.view(1, -1, 1, 1) for v in (mean, var, layer.weight, layer.bias)
+        )
+        return (x - mean) / (var + layer.eps).sqrt() * scale + shift
 
     net = copy.deepcopy(model).eval()
     for layer in norms(net):
@@ -160,6 +169,150 @@ def test_tent_answers_as_the_authors_code_does_unless_told() -> None:
     model, adapter = tiny()
     assert Tent(model, adapter).answer == "before"
     assert Tent(model, adapter, online=False).answer == "after"
+
+
+# ETA and EATA: Niu et al. 2022
+
+# So that each rule leaves out some images and not others.
+RULES = {"batch": (0.6, 0.85), "group": (0.3, 0.993)}
+
+
+def plain_fisher(model: nn.Module, adapter: Adapter) -> dict[str, Tensor]:
+    net = configured(model)
+    total: dict[str, Tensor] = {}
+    for x in stream(4):
+        net.zero_grad()
+        output = net(x, adapter.neutral(x))
+        torch.autograd.backward(nnf.cross_entropy(output, output.argmax(1)))
+        for name, parameter in net.named_parameters():
+            if parameter.grad is not None:
+                total[name] = total.get(name, 0) + parameter.grad**2 / 4
+    return total
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_fisher(norm: str) -> None:
+    model, adapter = tiny(norm)
+    expected = plain_fisher(model, adapter)
+    found = Fisher.collect(model, adapter, stream(4))
+    assert found.batches == 4
+    assert found.importance.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found.importance[name], value, **CLOSE)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("online", [True, False])
+@pytest.mark.parametrize("answer", ["before", "after"])
+@pytest.mark.parametrize("beta", [0.0, 50.0])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_eta(norm: str, online: bool, answer: Any, beta: float, steps: int) -> None:
+    model, adapter = tiny(norm)
+    sure, new = RULES[norm]
+    importance = plain_fisher(model, adapter)
+    method = ETA(
+        model, adapter, Fisher(importance, 4) if beta else None, fisher_weight=beta, sure=sure,
+        new=new, online=online, answer=answer, steps=steps, lr=0.02,
+    )  # fmt: skip
+    source = dict(model.named_parameters())
+    e0 = sure * math.log(CLASSES)
+
+    def start() -> tuple[nn.Module, torch.optim.Optimizer, Tensor | None]:
+        net = configured(model)
+        return net, MOMENTUM([p for p in net.parameters() if p.requires_grad], lr=0.02), None
+
+    net, rule, average = start()
+    unsure = old = all_taken = 0
+    for x in stream(4):
+        if not online:
+            net, rule, average = start()
+        outputs, taken = [], 0
+        for _ in range(steps):
+            output = net(x, adapter.neutral(x))
+            outputs.append(output.detach())
+            rows = []
+            for row, h in enumerate(entropy(output).tolist()):
+                if h >= e0:
+                    unsure += 1
+                    continue
+                p = output[row].softmax(0).detach()
+                if average is not None and float(p @ average / (p.norm() * average.norm())) >= new:
+                    old += 1
+                    continue
+                rows.append(row)
+            if not rows:
+                continue
+            now = output[rows].softmax(1).mean(0).detach()
+            average = now if average is None else 0.9 * average + 0.1 * now
+            h = entropy(output[rows])
+            loss = (h / (h.detach() - e0).exp()).mean()
+            for name, parameter in net.named_parameters():
+                if beta and name in importance:
+                    gone = parameter - source[name].detach()
+                    loss = loss + beta * (importance[name] * gone**2).sum()
+            rule.zero_grad()
+            torch.autograd.backward(loss)
+            rule.step()
+            taken += 1
+        with torch.no_grad():
+            outputs.append(net(x, adapter.neutral(x)))
+        found = method(x)
+        expected = outputs[-2] if answer == "before" else outputs[-1]
+        torch.testing.assert_close(found.prediction, expected, **CLOSE)
+        assert found.steps == taken
+        all_taken += taken
+    assert all_taken > 0
+    assert unsure > 0
+    assert old > 0 or (not online and steps == 1)
+
+
+def test_eta_takes_no_step_where_no_answer_is_sure() -> None:
+    model, adapter = tiny()
+    method = ETA(model, adapter, sure=1e-6, answer="after", lr=1.0)
+    for x in stream():
+        found = method(x)
+        with torch.no_grad():
+            expected = configured(model)(x, adapter.neutral(x))
+        torch.testing.assert_close(found.prediction, expected, **CLOSE)
+        assert (found.steps, found.fallback) == (0, None)
+
+
+# MEMO: Zhang et al. 2022
+
+
+def noisy(image: Tensor, copies: int, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(copies, *image.shape, generator=generator, dtype=image.dtype)
+    return image + 0.3 * noise
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_memo(norm: str, steps: int) -> None:
+    model, adapter = tiny(norm)
+    seen: list[Tensor] = []
+
+    def augment(image: Tensor, copies: int, generator: torch.Generator) -> Tensor:
+        seen.append(noisy(image, copies, generator))
+        return seen[-1]
+
+    method = MEMO(model, adapter, augment, copies=8, lr=0.1, steps=steps)
+    for x in stream(2, 3):
+        seen.clear()
+        found = method(x)
+        expected = []
+        for image in torch.split(x, 1):
+            net = blended(model, 1 / 17)
+            rule = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(steps):
+                copies = seen.pop(0)
+                mean = net(copies, adapter.neutral(copies)).softmax(1).mean(0)
+                rule.zero_grad()
+                torch.autograd.backward(-(mean * mean.log()).sum())
+                rule.step()
+            with torch.no_grad():
+                expected.append(net(image, adapter.neutral(image)))
+        torch.testing.assert_close(found.prediction, torch.cat(expected), **CLOSE)
+        assert not torch.equal(found.prediction, found.initial)
 
 
 # TTT: Sun et al. 2020

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,19 @@ from it3_core.fast import FastModel, Session
 from it3_core.methods.base import idempotence_error
 from it3_core.norms import Norm, has_batch_norm
 
-__all__ = ["Stream", "batch_norm_choice", "check_images", "entropy", "generator", "joined"]
+__all__ = [
+    "Answer",
+    "Stream",
+    "batch_norm_choice",
+    "check_answer",
+    "check_images",
+    "entropy",
+    "generator",
+    "joined",
+]
+
+Answer = Literal["before", "after"]
+"""Which output a step's batch is answered with: the one before its last step, or one after."""
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -26,6 +39,11 @@ def entropy(logits: Tensor) -> Tensor:
         >>> entropy(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
         tensor([0.6931, 0.3653])
     """
+    if logits.dim() < 2 or logits.shape[1] < 2:
+        raise IT3Error(
+            f"an entropy is of logits (batch, classes, …) of two classes or more, not of shape "
+            f"{tuple(logits.shape)}"
+        )
     log_p = logits.log_softmax(1)
     return -(log_p.exp() * log_p).sum(1)
 
@@ -39,6 +57,18 @@ def batch_norm_choice(model: nn.Module, norm: Norm) -> Norm:
         'source'
     """
     return norm if has_batch_norm(model) else "source"
+
+
+def check_answer(answer: Answer | None, online: bool) -> Answer:
+    """The output to answer with: by default before the step online, after it in episodes.
+
+    Example:
+        >>> check_answer(None, online=True)
+        'before'
+    """
+    if answer not in (None, "before", "after"):
+        raise IT3Error(f'answer must be "before" or "after" the last step, not {answer!r}')
+    return answer or ("before" if online else "after")
 
 
 def check_images(x: Tensor) -> None:

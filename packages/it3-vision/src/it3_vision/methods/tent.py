@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from it3_core import Adaptation, Adapter, IT3Error
+from it3_core import Adaptation, Adapter
 from it3_core.descent import Descent, OptimizerFactory
 from it3_core.fast import FastModel, Parameters, Session
 from it3_core.methods.base import check_settings, idempotence_error, not_finite, prepared
 from it3_core.norms import Norm
-from it3_vision.methods.base import Stream, batch_norm_choice, entropy
+from it3_vision.methods.base import Answer, Stream, batch_norm_choice, check_answer, entropy
 
-__all__ = ["Answer", "Tent"]
-
-Answer = Literal["before", "after"]
+__all__ = ["Tent"]
 
 
 class Tent:
@@ -42,7 +39,8 @@ class Tent:
         lr, optimizer: Adam with 1e-3 is the paper's for CIFAR; for ImageNet it is
             `partial(torch.optim.SGD, momentum=0.9)` with 2.5e-4.
         parameters: which parameters adapt, see `IT3`.
-        norm: whose statistics batch norms use, see `Source`.
+        norm: whose statistics batch norms use, see `Source`; a network without batch norm has no
+            choice.
 
     Example:
         >>> import torch
@@ -71,11 +69,9 @@ class Tent:
         norm: Norm = "batch",
     ) -> None:
         check_settings(steps, lr)
-        if answer not in (None, "before", "after"):
-            raise IT3Error(f'answer must be "before" or "after" the last step, not {answer!r}')
         self.adapter = adapter
         self.online = online
-        self.answer = answer or ("before" if online else "after")
+        self.answer = check_answer(answer, online)
         self.steps = steps
         self.lr = lr
         self._fast = FastModel(model, parameters, batch_norm_choice(model, norm))
