@@ -44,6 +44,11 @@ def named(
     """
     if known is None or wanted is None:
         return ImageSet.from_array(source.pixels, labels, wanted or known, source.title)
+    if labels.min(initial=0) < -1 or labels.max(initial=0) >= len(known):
+        raise IT3Error(
+            f"{source.title} has labels from {labels.min()} to {labels.max()}, but there are only "
+            f"{len(known)} classes: its labels are damaged or of another set"
+        )
     place = {name: i for i, name in enumerate(wanted)}
     used = [known[i] for i in np.unique(labels[labels >= 0])]
     check_known(source.title, used, wanted)
@@ -96,11 +101,6 @@ def read_cifar(folder: Path, split: str, wanted: Sequence[str] | None) -> ImageS
         pixels[done : done + len(part)] = planes.transpose(0, 2, 3, 1)
         done += len(part)
     labels = np.concatenate([part[:, head - 1] for part in records]).astype(np.int64)
-    if labels.max() >= len(classes):
-        raise IT3Error(
-            f"{folder} has the label {labels.max()}, but only {len(classes)} classes: its files "
-            f"are damaged or not of CIFAR"
-        )
     return named(ArraySource(pixels, split), labels, classes, wanted)
 
 
@@ -132,7 +132,9 @@ def read_stack(
     folder: Path, corruption: str, severity: int | None, wanted: Sequence[str] | None
 ) -> ImageSet:
     """One corruption at one severity, or at all of them; the array stays on disk."""
-    pixels = read_npy(folder / f"{corruption}.npy")
+    pixels = ArraySource(read_npy(folder / f"{corruption}.npy"), f"{corruption}.npy").pixels
+    if not pixels.size:
+        raise IT3Error(f"{folder / corruption}.npy holds no images: its shape is {pixels.shape}")
     title, labels = corruption, _labels(folder / LABELS)
     if severity is not None:
         levels = stack_severities(folder)
@@ -151,6 +153,8 @@ def read_stack(
         pixels, title = pixels[start : start + each], f"{corruption}/{severity}"
     if labels is None:
         labels = np.full(len(pixels), -1)
+    elif severity is None and len(labels) * len(stack_severities(folder)) == len(pixels):
+        labels = np.tile(labels, len(pixels) // len(labels))
     if len(labels) != len(pixels):
         raise IT3Error(
             f"{folder / LABELS} has {len(labels):,} labels for the {len(pixels):,} images of "

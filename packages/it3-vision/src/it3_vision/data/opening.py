@@ -12,7 +12,17 @@ from it3_core import IT3Error, IT3Warning
 from it3_vision.data import arrays
 from it3_vision.data.images import MOST_PIXELS, SUFFIXES, Pixels, read_image
 from it3_vision.data.sets import ImageSet
-from it3_vision.data.trees import FileSource, Folder, Parts, Tree, deep_images, is_tar, open_tree
+from it3_vision.data.trees import (
+    FileSource,
+    Folder,
+    Parts,
+    Tree,
+    deep_images,
+    entries,
+    is_tar,
+    open_tree,
+    shown,
+)
 
 __all__ = ["corruptions", "open_images", "severities"]
 
@@ -204,7 +214,7 @@ def _from_folder(
     if tars := _split_tars(folder):
         split = place.choose("split", sorted(tars), path)
         return _from_tree(open_tree(tars[split]), (), place, classes, most_pixels)
-    if list(folder.glob("data_batch_*")) or list(folder.glob("*.pickle")):
+    if (folder / "data_batch_1").is_file():
         raise IT3Error(f"{path} holds pickles, which are never loaded: get the binary version")
     return _from_tree(Folder(folder), (), place, classes, most_pixels)
 
@@ -213,12 +223,14 @@ def _descended(path: Path) -> Path:
     """Into a folder that holds nothing but the folder of arrays that was meant."""
     here = path
     for _ in range(3):
-        if not here.is_dir() or _array_files(here):
+        if _array_files(here):
             return here
-        inner = [entry for entry in here.iterdir() if not entry.name.startswith(".")]
-        if len(inner) != 1 or not inner[0].is_dir() or inner[0].is_symlink():
+        if not here.is_dir():
             return path
-        here = inner[0]
+        inner = entries(here)
+        if len(inner) != 1 or (here / inner[0]).is_symlink():
+            return path
+        here = here / inner[0]
     return here if _array_files(here) else path
 
 
@@ -230,8 +242,8 @@ def _array_files(folder: Path) -> bool:
 
 def _split_tars(folder: Path) -> dict[str, Path]:
     """train.tar.gz, test.tar ... by split."""
-    tars = (file for file in folder.iterdir() if is_tar(file.name) and file.is_file())
-    named = {file.name.split(".")[0]: file for file in tars}
+    tars = (name for name in entries(folder) if is_tar(name) and (folder / name).is_file())
+    named = {name.split(".")[0]: folder / name for name in tars}
     return {name: file for name, file in named.items() if name.casefold() in _SPLITS}
 
 
@@ -248,10 +260,17 @@ def _from_tree(
         at = (*at, place.choose("split", splits, tree.title))
         return _from_tree(tree, at, place, classes, most_pixels)
     inner = tree.folders(at)
-    alone = len(inner) == 1 and not tree.images(at) and inner[0] not in (classes or ())
-    if alone and tree.folders((*at, inner[0])) and not tree.images((*at, inner[0])):
+    if len(inner) == 1 and not tree.images(at) and _wraps(tree, (*at, inner[0]), classes):
         return _from_tree(tree, (*at, inner[0]), place, classes, most_pixels)
     return _classes_at(tree, at, classes, most_pixels)
+
+
+def _wraps(tree: Tree, at: Parts, classes: Sequence[str] | None) -> bool:
+    """Whether a lone folder holds the class folders, rather than being the only class there is."""
+    inner = tree.folders(at)
+    if not inner or tree.images(at):
+        return False
+    return classes is None or at[-1] not in classes or any(name in classes for name in inner)
 
 
 def _split_folders(tree: Tree, at: Parts, wanted: object) -> list[str]:
@@ -284,10 +303,12 @@ def _corruption_folders(tree: Tree, at: Parts = ()) -> dict[str, Parts]:
 
 
 def _classes_at(tree: Tree, at: Parts, classes: Sequence[str] | None, most_pixels: int) -> ImageSet:
-    title = "/".join((tree.title, *at))
+    title = shown((tree.title, *at))
     inner, loose = tree.folders(at), tree.images(at)
-    files = {name: deep_images(tree, (*at, name)) for name in inner}
-    found = [name for name in inner if files[name]]
+    files: dict[str, list[Parts]] = {}
+    for name in inner:  # a class may be spelt with other bytes than in training, as macOS does
+        files.setdefault(shown((name,)), []).extend(deep_images(tree, (*at, name)))
+    found = sorted(name for name in files if files[name])
     if found and loose:
         raise IT3Error(
             f"{title} holds images ({loose[0]}) beside class folders ({found[0]}): move them into "
@@ -298,16 +319,16 @@ def _classes_at(tree: Tree, at: Parts, classes: Sequence[str] | None, most_pixel
     if loose:
         source = FileSource(tree, [(*at, name) for name in loose], most_pixels)
         return ImageSet(source, np.full(len(loose), -1), classes or ())
-    if len(found) < len(inner):
-        empty = [name for name in inner if not files[name]]
+    if len(found) < len(files):
+        empty = [name for name in files if not files[name]]
         warnings.warn(
             f"{title}: there are no images in {', '.join(empty[:5])}: no class is made of it",
             IT3Warning,
             stacklevel=2,
         )
     wanted = found if classes is None else list(classes)
-    arrays.check_known(title, found, wanted)
-    place = {name: i for i, name in enumerate(wanted)}
+    arrays.check_known(title, found, [shown((name,)) for name in wanted])
+    place = {shown((name,)): i for i, name in enumerate(wanted)}
     rows = [file for name in found for file in files[name]]
     labels = np.repeat([place[name] for name in found], [len(files[name]) for name in found])
     return ImageSet(FileSource(tree, rows, most_pixels), labels, wanted)
@@ -315,10 +336,8 @@ def _classes_at(tree: Tree, at: Parts, classes: Sequence[str] | None, most_pixel
 
 def _seen(tree: Tree, at: Parts) -> str:
     """What is there instead."""
-    names = tree.folders(at)
-    if isinstance(tree, Folder):
-        here = Path(tree.title).joinpath(*at)
-        names = sorted(file.name for file in here.iterdir() if not file.name.startswith("."))
+    names = tree.seen(at)
     if not names:
         return " (it is empty)"
-    return f", only {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}"
+    hint = " (open that file)" if is_tar(names[0]) else ""
+    return f", only {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}{hint}"
