@@ -13,7 +13,7 @@ from it3_core.errors import IT3Error
 from it3_core.evaluation import Record
 from it3_core.summary import Row
 
-__all__ = ["BEYOND", "compact", "label", "markdown_table", "pooled"]
+__all__ = ["BEYOND", "averaged", "compact", "label", "markdown_table", "pooled"]
 
 BEYOND = "all beyond"
 """The name of the level that `pooled` makes."""
@@ -39,6 +39,40 @@ def pooled(records: Iterable[Record], level: str = BEYOND) -> list[Record]:
             key = record["seed"], record["method"], record["batch_size"]
             groups.setdefault(key, []).append(record)
     return [_joined(group, level) for group in groups.values()]
+
+
+def averaged(records: Iterable[Record], level: str = BEYOND) -> list[Record]:
+    """Like `pooled`, where the levels hold the *same instances*: each has its mean over them.
+
+    So an interval is over instances, and not over instances times levels, which would be too sure
+    of itself: what is wrong with one image under one corruption is wrong with it under others.
+
+    Example:
+        >>> cell = {"seed": 0, "method": "source", "batch_size": None, "reference": "source",
+        ...         "n": 2, "cost": 1.0, "cpu_seconds": 0.1, "problem": None}
+        >>> both = averaged([
+        ...     cell | {"level": "near", "in_distribution": False, "errors": [1.0, 3.0],
+        ...             "differences": [0.0, 0.0]},
+        ...     cell | {"level": "far", "in_distribution": False, "errors": [5.0, 7.0],
+        ...             "differences": [0.0, 0.0]}])
+        >>> both[0]["errors"], both[0]["error"]
+        ([3.0, 5.0], 4.0)
+    """
+    records = list(records)
+    found = pooled(records, level)
+    for joined in found:
+        if joined["problem"] is not None:
+            continue
+        names = ("seed", "method", "batch_size")
+        group = [r for r in records if not r["in_distribution"]
+                 and all(r[name] == joined[name] for name in names)]  # fmt: skip
+        if len({record["n"] for record in group}) > 1:
+            raise IT3Error("the levels hold different numbers of instances: use pooled()")
+        joined["n"] = group[0]["n"]
+        for key in ("errors", "differences"):
+            columns = zip(*(record[key] for record in group), strict=True)
+            joined[key] = [sum(column) / len(column) for column in columns]
+    return found
 
 
 def _joined(group: Sequence[Record], level: str) -> Record:

@@ -315,6 +315,8 @@ def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
     tried = tuple(
         {
             "candidate": repr(one.candidate),
+            "method": one.candidate.method,
+            "settings": dict(one.candidate.settings),
             "gain": _json(one.gain),
             "changes": {name: _json(change) for name, change in one.changes.items()},
         }

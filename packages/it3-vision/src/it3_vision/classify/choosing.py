@@ -93,7 +93,9 @@ def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
         above = {"parameters": "above", "norm": norm}
         found.append(Candidate("IT3", {**above, "lr": 1e-3}))
         found.append(Candidate("IT3", {**above, "lr": 0.05, "optimizer": "SGD", "power": 2.0}))
-        found.append(Candidate("IT3", {"norm": norm, "lr": 2e-4}))
+        for lr in (1e-4, 1e-3):  # the paper's own step
+            paper = {"anchor_gradient": True, "trust_region": False}
+            found.append(Candidate("IT3", {**paper, "norm": norm, "lr": lr}))
     return found
 
 

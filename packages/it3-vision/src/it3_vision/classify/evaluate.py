@@ -1,0 +1,470 @@
+"""The paper's tables on images: every method under every corruption, beside doing nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from it3_core import IT3Error, Source
+from it3_core.batching import batches
+from it3_core.evaluation import Record, evaluate, read_records, write_records
+from it3_core.files import make_folder, read_json, write_json, write_text
+from it3_core.memory import peak_memory
+from it3_core.metrics import auroc, correlation
+from it3_core.progress import Progress
+from it3_core.summary import Row, markdown, summarise
+from it3_core.tables import averaged, label, markdown_table
+from it3_core.tensorfile import digest
+from it3_vision.classify.choosing import benchmark
+from it3_vision.classify.lineup import ONCE, Lineup, lineup
+from it3_vision.classify.runs import Run
+from it3_vision.corruptions import CORRUPTIONS, corrupt_all
+from it3_vision.data import ImageSet, open_images
+
+__all__ = ["CLEAN", "Evaluation", "Shifts", "evaluate_run", "load_evaluation"]
+
+CLEAN = "clean"
+"""The name of the level without a corruption."""
+
+MEAN = "mean"
+"""Of the level that stands for all corruptions of a severity, image by image."""
+
+Level = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """Test images, and what happens to them.
+
+    Attributes:
+        images: the clean ones, labelled by the network's classes.
+        corruptions: which.
+        severities: from 1 to 5.
+        folder: a folder with the corrupted images in CIFAR-10-C's or ImageNet-C's layout; without
+            it, they are made here, with `seed`.
+        seed: of the corruptions.
+
+    Example:
+        >>> import numpy as np
+        >>> images = ImageSet.from_array(np.zeros((2, 8, 8, 3), np.uint8), [0, 1])
+        >>> Shifts(images, ("fog",), (1, 5)).names()
+        ['clean', 'fog 1', 'fog 5']
+    """
+
+    images: ImageSet
+    corruptions: tuple[str, ...] = CORRUPTIONS
+    severities: tuple[int, ...] = (5,)
+    folder: Path | None = None
+    seed: int = 0
+
+    def names(self) -> list[str]:
+        """The levels' names: severity by severity, in the benchmark's order."""
+        pairs = [f"{name} {severity}" for severity in self.severities for name in self.corruptions]
+        return [CLEAN, *pairs]
+
+    def of(self, severity: int) -> list[str]:
+        """The levels of a severity."""
+        return [f"{name} {severity}" for name in self.corruptions]
+
+    def levels(self, run: Run) -> dict[str, Callable[[], Level]]:
+        """What `it3_core.evaluation` wants: each level is made when its turn comes."""
+        return {name: partial(self.load, run, name) for name in self.names()}
+
+    def load(self, run: Run, name: str) -> Level:
+        """The images of a level, ready for the network, and their labels."""
+        pixels = self.pixels(run.prepare.size, name)
+        return run.prepare(pixels), torch.from_numpy(self.images.labels)
+
+    def pixels(self, size: int, name: str, most: int | None = None) -> Any:
+        """The images of a level, as arrays."""
+        kind, _, severity = name.partition(" ")
+        if self.folder is not None and name != CLEAN:
+            found = open_images(
+                self.folder, corruption=kind, severity=int(severity), classes=self.images.classes
+            )
+            return found.take(self._same(found, name)).batch(slice(most), size)
+        clean = self.images.batch(slice(most), size)
+        if name == CLEAN:
+            return clean
+        return corrupt_all(
+            clean, kind, int(severity), benchmark=benchmark(size), seed=self.seed
+        )
+
+    def _same(self, found: ImageSet, name: str) -> Any:
+        """Which rows of a corrupted set are our images: the same names, or the same numbers."""
+        numbers = {text: row for row, text in enumerate(found.names)}
+        wanted = [_bare(text) for text in self.images.names]
+        by_name = {_bare(text): row for text, row in numbers.items()}
+        try:
+            rows = [by_name[text] for text in wanted]
+        except KeyError as problem:
+            raise IT3Error(
+                f"{self.folder}: the images of {name!r} are not those of the clean set (there is "
+                f"no {problem}): corrupt the same images"
+            ) from problem
+        if list(found.labels[rows]) != list(self.images.labels):
+            raise IT3Error(f"{self.folder}: the labels of {name!r} are not those of the clean set")
+        return rows
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found, as it lies in its folder.
+
+    Attributes:
+        folder: where `records.jsonl`, `table.md`, `summary.json` and the pictures are.
+        shifts: corruptions and severities, by name.
+        records: of `it3_core.evaluation`; errors are percentages.
+        rows: the summary of the records, with a level `mean N` for each severity N.
+        numbers: trust, memory, settings and data, as JSON.
+        samples: a line for some images: level, name, truth, answers, percentile.
+    """
+
+    folder: Path
+    shifts: Mapping[str, Any]
+    records: Sequence[Record]
+    rows: Sequence[Row]
+    numbers: Mapping[str, Any]
+    samples: Sequence[Mapping[str, Any]] = field(default=())
+
+    @property
+    def severities(self) -> list[int]:
+        """From mild to strong."""
+        return [int(severity) for severity in self.shifts["severities"]]
+
+    def summary(self, severity: int) -> list[list[str]]:
+        """A line a method: clean, mean over the corruptions, the change with its interval."""
+        return _summary(self.rows, severity, self.numbers["memory"])
+
+    def by_corruption(self, severity: int, batch_size: int) -> list[list[str]]:
+        """A line a method, a column a corruption: error in per cent."""
+        names = self.shifts["corruptions"]
+        header = ["method", CLEAN, *names, MEAN]
+        levels = [CLEAN, *(f"{name} {severity}" for name in names), f"{MEAN} {severity}"]
+        cells = {
+            (row["method"], row["level"]): row
+            for row in self.rows
+            if row["batch_size"] in (None, batch_size)
+        }
+        methods = dict.fromkeys(method for method, _ in cells)
+        lines = [
+            [method, *(_percent(cells.get((method, level))) for level in levels)]
+            for method in methods
+        ]
+        return [header, *lines]
+
+
+def evaluate_run(
+    run: Run,
+    shifts: Shifts,
+    *,
+    out: str | Path | None = None,
+    batch_sizes: Sequence[int] = (1, 16, 64),
+    slow: bool = True,
+    only: Sequence[str] | None = None,
+    progress: bool = True,
+) -> Evaluation:
+    """Runs all methods on all levels and writes records, tables and pictures.
+
+    Args:
+        run: the trained network.
+        shifts: test images and corruptions.
+        out: the folder to write to; `evaluation` in the RUN by default. A killed evaluation
+            goes on where it was.
+        batch_sizes: how many images the methods get at a time.
+        slow: whether to have MEMO and TTT, which take many passes for each image.
+        only: names of methods; all by default. The source is always there.
+        progress: whether to show how far it is.
+    """
+    folder = make_folder(out if out is not None else run.folder / "evaluation")
+    path = make_folder(folder / "parts") / f"{_identity(run, shifts)}.jsonl"
+    records: dict[tuple[Any, ...], Record] = {}
+    told: dict[str, dict[str, str]] = {}
+    memory: dict[str, float] = {}
+    largest = max(batch_sizes)
+    for size in sorted(batch_sizes, reverse=True):
+        chosen = _chosen(lineup(run, size, slow=slow and size == largest), only, size == largest)
+        told[str(size)] = chosen.settings
+        found = evaluate(
+            chosen.methods,
+            shifts.levels(run),
+            partial(_percent_wrong, run),
+            batch_sizes=[size],
+            seed=run.seed,
+            in_distribution=CLEAN,
+            once=[name for name in chosen.methods if name in ONCE],
+            path=path,
+            progress=progress,
+        )
+        records |= {(r["level"], r["method"], r["batch_size"]): r for r in found}
+        if size == largest:
+            memory = _memory(run, shifts, chosen, size)
+    trust = _trust(run, shifts, progress)
+    numbers = {
+        "settings": told,
+        "memory": memory,
+        "trust": trust["numbers"],
+        "points": trust["points"],
+        "about": run.settings["about"],
+        "images": len(shifts.images),
+    }
+    described = {"corruptions": list(shifts.corruptions), "severities": list(shifts.severities)}
+    kept = [r for r in records.values() if only is None or r["method"] in {*only, "source"}]
+    samples = _samples(run, shifts, largest)
+    return _written(Evaluation(folder, described, kept, [], numbers, samples))
+
+
+def load_evaluation(folder: str | Path) -> Evaluation:
+    """Reads what `evaluate_run` wrote.
+
+    Example:
+        >>> load_evaluation("/nowhere")
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: /nowhere holds no evaluation: make one with 'it3-vision ...'
+    """
+    place = Path(folder)
+    if not (place / "summary.json").is_file():
+        raise IT3Error(f"{place} holds no evaluation: make one with 'it3-vision classify evaluate'")
+    found = read_json(place / "summary.json", "evaluate again")
+    try:
+        shifts, numbers, samples = found["shifts"], found["numbers"], found["samples"]
+    except KeyError as problem:
+        raise IT3Error(f"{place / 'summary.json'} lacks {problem}: evaluate again") from problem
+    records = read_records(place / "records.jsonl")
+    return Evaluation(place, shifts, records, _rows(records, shifts), numbers, samples)
+
+
+def _percent_wrong(run: Run, output: Tensor, y: Tensor) -> Tensor:
+    return 100 * run.adapter.error(output, y)
+
+
+def _chosen(whole: Lineup, only: Sequence[str] | None, complete: bool) -> Lineup:
+    """The methods that were asked for; what runs once runs at the largest batch size."""
+    methods = {
+        name: method
+        for name, method in whole.methods.items()
+        if name == "source" or ((complete or name not in ONCE) and (only is None or name in only))
+    }
+    if only is not None and (unknown := set(only) - set(whole.methods)) and complete:
+        raise IT3Error(
+            f"no method is called {', '.join(sorted(unknown))}: take {', '.join(whole.methods)}"
+        )
+    return Lineup(methods, {name: whole.settings[name] for name in methods})
+
+
+def _identity(run: Run, shifts: Shifts) -> str:
+    """What records belong to: a file of its own for each network, tuning and test set."""
+    tensors = dict(run.model.state_dict())
+    tensors["labels"] = torch.from_numpy(shifts.images.labels)
+    body = {
+        "tunings": run.settings["tunings"],
+        "names": list(shifts.images.names),
+        "seed": shifts.seed,
+        "folder": str(shifts.folder),
+    }
+    return digest(tensors, body)[:12]
+
+
+def _memory(run: Run, shifts: Shifts, chosen: Lineup, size: int) -> dict[str, float]:
+    """Peak memory of each method for one batch, with the weights, as multiples of source's.
+
+    Also of a plain forward pass that keeps what a backward pass would need: what the paper calls
+    base, by its own figures (Tent's 1.07 is only possible so).
+    """
+    x = run.prepare(shifts.pixels(run.prepare.size, CLEAN, size))
+    weights = sum(p.numel() * p.element_size() for p in run.model.parameters())
+    found = {}
+    for name, method in chosen.methods.items():
+        if name in ("MEMO", "TTT"):
+            x_ = x[:1]
+        else:
+            x_ = x
+        method(x_)  # what is made once is made now
+        found[name] = weights + peak_memory(partial(method, x_))
+    base = found["source"]
+    recorded = weights + peak_memory(lambda: run.model(x, run.adapter.neutral(x)))
+    ratios = {name: round(value / base, 2) for name, value in found.items()}
+    return {**ratios, "forward pass with its graph": round(recorded / base, 2)}
+
+
+def _trust(run: Run, shifts: Shifts, progress: bool) -> dict[str, Any]:
+    """Does the idempotence error foretell accuracy, over batches of 64; and does entropy?"""
+    method = Source(run.model, run.adapter)
+    found: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+    points: list[dict[str, Any]] = []
+    names = shifts.names()
+    bar = Progress(len(names), "trust", progress)
+    for done, name in enumerate(names):
+        x, y = shifts.load(run, name)
+        parts = []
+        for part, labels in zip(batches(x, 64), y.split(64), strict=True):
+            answer = method(part)
+            logs = answer.initial.log_softmax(1)
+            entropy = -(logs.exp() * logs).sum(1)
+            right = 1 - run.adapter.error(answer.initial, labels)
+            parts.append((answer.error_before, entropy, right))
+            if len(labels) == 64:
+                means = [round(float(value.mean()), 6) for value in parts[-1]]
+                keys = ("error", "entropy", "accuracy")
+                points.append({"level": name, **dict(zip(keys, means, strict=True))})
+        columns = list(zip(*parts, strict=True))
+        found[name] = (torch.cat(columns[0]), torch.cat(columns[1]), torch.cat(columns[2]))
+        bar.show(done + 1, name)
+    bar.close()
+    error, entropy, right = (torch.cat([one[i] for one in found.values()]) for i in range(3))
+    beyond = [one for name, one in found.items() if name != CLEAN]
+    numbers: dict[str, Any] = {"batches": len(points)}
+    for index, (key, values) in enumerate((("error", error), ("entropy", entropy))):
+        over = [point[key] for point in points]
+        accuracy = [point["accuracy"] for point in points]
+        numbers[key] = {
+            "pearson": correlation(over, accuracy) if len(over) > 2 else None,
+            "spearman": correlation(values, 1 - right, "spearman"),
+            "auroc_wrong": _separation(values[right == 0], values[right == 1]),
+            "auroc_corrupted": _separation(torch.cat([one[index] for one in beyond]),
+                                           found[CLEAN][index]),
+        }  # fmt: skip
+    flagged = run.trust.flag(found[CLEAN][0]).float().mean()
+    numbers["flagged_clean"] = float(flagged)
+    numbers["flagged_corrupted"] = float(
+        run.trust.flag(torch.cat([one[0] for one in beyond])).float().mean()
+    )
+    return {"numbers": _plain(numbers), "points": points}
+
+
+def _separation(higher: Tensor, lower: Tensor) -> float | None:
+    return auroc(higher, lower) if len(higher) and len(lower) else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _samples(run: Run, shifts: Shifts, size: int) -> list[dict[str, Any]]:
+    """What the network says about the first images of each level, before and after."""
+    lines = []
+    for name in shifts.names():
+        method = run.method(size)
+        x = run.prepare(shifts.pixels(run.prepare.size, name, size))
+        answer = method(x)
+        errors = answer.error_before
+        columns = zip(
+            answer.initial.softmax(1),
+            answer.prediction.softmax(1),
+            errors,
+            run.trust.percentile(errors),
+            strict=True,
+        )
+        for row, (before, after, error, percentile) in enumerate(columns):
+            if row == 4:
+                break
+            lines.append(
+                {
+                    "level": name,
+                    "row": row,
+                    "truth": int(shifts.images.labels[row]),
+                    "before": int(before.argmax()),
+                    "sure_before": round(float(before.max()), 4),
+                    "after": int(after.argmax()),
+                    "sure_after": round(float(after.max()), 4),
+                    "error": round(float(error), 6),
+                    "percentile": round(float(percentile), 2),
+                }
+            )
+    return lines
+
+
+def _rows(records: Sequence[Record], shifts: Mapping[str, Any]) -> list[Row]:
+    """The summary, with the mean over the corruptions of each severity."""
+    means: list[Record] = []
+    for severity in shifts["severities"]:
+        wanted = {f"{name} {severity}" for name in shifts["corruptions"]}
+        group = [record for record in records if record["level"] in wanted]
+        means += averaged(group, f"{MEAN} {severity}")
+    return summarise([*records, *means])
+
+
+def _summary(
+    rows: Iterable[Row], severity: int, memory: Mapping[str, float]
+) -> list[list[str]]:
+    wanted = [row for row in rows if row["level"] == f"{MEAN} {severity}"]
+    clean = {(r["method"], r["batch_size"]): r for r in rows if r["level"] == CLEAN}
+    header = ["method", "batch", "clean", "corrupted", "against source", "clean against source",
+              "cost", "memory"]  # fmt: skip
+    lines = [header]
+    for row in sorted(wanted, key=lambda row: row["batch_size"] or 0):
+        plain = clean.get((row["method"], row["batch_size"]))
+        lines.append(
+            [
+                row["method"],
+                "" if row["batch_size"] is None else str(row["batch_size"]),
+                _percent(plain),
+                _percent(row),
+                _interval(row),
+                "" if plain is None else _interval(plain),
+                "" if row["cost"] is None else f"{row['cost']:.1f}",
+                _ratio(memory.get(row["method"])),
+            ]
+        )
+    return lines
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _percent(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return "failed" if row["error"] is None else f"{row['error']:.1f}"
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    if row["method"] == row["reference"] or row["difference"] is None:
+        return ""
+    if row["low"] is None or row["high"] is None:
+        return f"{row['difference']:+.1f}"
+    return f"{row['difference']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
+
+
+def _bare(name: str) -> str:
+    """What a corrupted image and the clean one have in common: class and stem, or a number."""
+    path = Path(name)
+    return str(Path(path.parent.name) / path.stem) if path.suffix else path.name
+
+
+def _written(found: Evaluation) -> Evaluation:
+    from it3_vision.classify.pictures import figures
+
+    folder, rows = found.folder, _rows(found.records, found.shifts)
+    whole = Evaluation(
+        folder, found.shifts, found.records, rows, found.numbers, found.samples
+    )
+    sizes = sorted({r["batch_size"] for r in found.records if r["batch_size"] is not None})
+    parts = []
+    for severity in whole.severities:
+        parts.append(f"## Severity {severity}\n\n{markdown_table(whole.summary(severity))}\n")
+        for size in sizes or [1]:
+            table = markdown_table(whole.by_corruption(severity, size))
+            parts.append(f"### Error in per cent, batches of {size}\n\n{table}\n")
+    write_text(folder / "table.md", "\n".join(parts))
+    write_text(folder / "rows.md", markdown(rows))
+    summary = {"shifts": dict(found.shifts), "numbers": dict(found.numbers)}
+    write_json(folder / "summary.json", {**summary, "samples": list(found.samples)})
+    (folder / "records.jsonl").unlink(missing_ok=True)
+    write_records(found.records, folder / "records.jsonl")
+    for name, figure in figures(whole).items():
+        figure.savefig(folder / f"{name}.png", dpi=160)
+    return whole
