@@ -1,27 +1,74 @@
 """The command `it3-vision`."""
 
-import argparse
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from it3_core import IT3Error
 from it3_vision import __version__
+from it3_vision.classify.cli import app as classify
+from it3_vision.corrupting import corrupt
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="it3-vision",
+    help="IT3 (idempotent test-time training) for images: classifiers that meet corrupted images.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(classify, name="classify")
+app.command()(corrupt)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"it3-vision {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for all of it.")] = Path("it3-vision-demo"),
+    n: Annotated[int, typer.Option(min=200, help="Images to train on.")] = 3000,
+    tested: Annotated[int, typer.Option(min=32, help="Images to test on.")] = 320,
+    epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Draw characters, train, corrupt, compare every method, write the report: two minutes."""
+    from it3_core.tables import markdown_table
+    from it3_vision.classify.demo import run_demo
+
+    made = run_demo(out, n=n, tested=tested, seed=seed, epochs=epochs, progress=not quiet)
+    print(markdown_table(made.evaluation.summary(made.evaluation.severities[-1])))
+    print(f"\nreport: {made.report}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="it3-vision",
-        description=(
-            "IT3 (idempotent test-time training) for images: classifiers, regressors, dense maps."
-        ),
-        epilog=(
-            "This version has no sub-commands yet. The methods themselves, and a demonstration, "
-            "are in it3-core: try 'it3-core --help'."
-        ),
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.parse_args(argv)
-    parser.print_help()
+    """Run the command line and return its exit code: 2 for what the user can mend."""
+    try:
+        app(args=None if argv is None else list(argv), prog_name="it3-vision")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except IT3Error as problem:
+        print(f"it3-vision: {problem}", file=sys.stderr)
+        return 2
     return 0
 
 

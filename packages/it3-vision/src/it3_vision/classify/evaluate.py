@@ -22,7 +22,7 @@ from it3_core.memory import peak_memory
 from it3_core.metrics import auroc, correlation
 from it3_core.progress import Progress
 from it3_core.summary import Row, markdown, summarise
-from it3_core.tables import averaged, label, markdown_table
+from it3_core.tables import averaged, markdown_table
 from it3_core.tensorfile import digest
 from it3_vision.classify.choosing import benchmark
 from it3_vision.classify.lineup import ONCE, Lineup, lineup

@@ -17,16 +17,32 @@ from it3_vision.networks.layers import Normalisation
 from it3_vision.networks.resnet import RESNETS, ResNet
 from it3_vision.networks.weights import load_weights
 
-__all__ = ["DLA", "NETWORKS", "NetworkSettings", "Normalisation", "ResNet", "build", "load_weights"]
+__all__ = [
+    "DLA",
+    "NETWORKS",
+    "NetworkSettings",
+    "Normalisation",
+    "Preset",
+    "ResNet",
+    "bare",
+    "build",
+    "load_weights",
+]
 
 NETWORKS = ("dla", *(f"resnet{depth}" for depth in RESNETS))
 """Names of networks."""
 
-_SMALL_DLA: dict[str, Any] = {
-    "widths": (16, 16, 24, 48, 96, 192),
-    "depths": (1, 1, 1, 1),
-    "strides": (1, 2, 1, 2, 2, 2),
-}
+Preset = Literal["tiny", "small", "paper"]
+"""Sizes: for a demonstration, for a few CPU cores, and as published."""
+
+_DLA: dict[Preset, dict[str, Any]] = {
+    "tiny": {"widths": (8, 8, 16, 24, 32, 48), "depths": (1, 1, 1, 1),
+             "strides": (1, 2, 1, 2, 2, 1)},
+    "small": {"widths": (16, 16, 24, 48, 96, 192), "depths": (1, 1, 1, 1),
+              "strides": (1, 2, 1, 2, 2, 2)},
+    "paper": {},
+}  # fmt: skip
+_RESNET: dict[Preset, int] = {"tiny": 8, "small": 16, "paper": 64}
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,7 @@ class NetworkSettings:
     Attributes:
         name: one of `NETWORKS`.
         preset: `"paper"` is the published size; `"small"` has fewer channels (and, for a DLA,
-            blocks), for training on a few CPU cores.
+            blocks), for training on a few CPU cores; `"tiny"` still fewer, for a demonstration.
         norm: `"batch"` or `"group"`.
         layer: the stage where the signal enters; by default the authors' `level3` of a DLA, and
             its counterpart `layer2` of a ResNet.
@@ -50,7 +66,7 @@ class NetworkSettings:
     """
 
     name: str = "dla"
-    preset: Literal["small", "paper"] = "small"
+    preset: Preset = "small"
     norm: Normalisation = "batch"
     layer: str | None = None
     size: int = 32
@@ -58,8 +74,8 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         if self.name not in NETWORKS:
             raise IT3Error(f"there is no network {self.name!r}: take {', '.join(NETWORKS)}")
-        if self.preset not in ("small", "paper"):
-            raise IT3Error(f'a preset is "small" or "paper", not {self.preset!r}')
+        if self.preset not in _DLA:
+            raise IT3Error(f"a preset is {', '.join(_DLA)}, not {self.preset!r}")
 
     @property
     def stage(self) -> str:
@@ -87,12 +103,11 @@ def bare(settings: NetworkSettings, classes: int) -> nn.Module:
         11689512
     """
     if settings.name == "dla":
-        sizes = _SMALL_DLA if settings.preset == "small" else {}
-        return DLA(classes, norm=settings.norm, **sizes)
+        return DLA(classes, norm=settings.norm, **_DLA[settings.preset])
     return ResNet(
         int(settings.name.removeprefix("resnet")),
         classes,
-        width=16 if settings.preset == "small" else 64,
+        width=_RESNET[settings.preset],
         stem="small" if settings.size <= 64 else "imagenet",
         norm=settings.norm,
     )

@@ -1,0 +1,234 @@
+"""The commands `it3-vision classify …`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from it3_core import IT3Error
+
+if TYPE_CHECKING:
+    from it3_vision.classify.evaluate import Shifts
+    from it3_vision.classify.runs import Run
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Train a classifier with a second input, compare every method, answer for images.",
+    no_args_is_help=True,
+)
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+
+
+class Preset(StrEnum):
+    """Networks by size."""
+
+    tiny = "tiny"
+    small = "small"
+    paper = "paper"
+
+
+class Norm(StrEnum):
+    """Kinds of normalisation."""
+
+    batch = "batch"
+    group = "group"
+
+
+class Second(StrEnum):
+    """What the second pass is given in training."""
+
+    label = "label"
+    noisy = "noisy"
+    own = "own"
+    mixed = "mixed"
+
+
+class Adaptation(StrEnum):
+    """What to do with the network at test time."""
+
+    auto = "auto"
+    instance = "instance"
+    batch = "batch"
+    statistics = "statistics"
+    none = "none"
+
+
+@app.command()
+def train(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="CLASS/FILE folders, a tar of them, "
+                                         "CIFAR's .bin files, MNIST's IDX files ...")],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")],
+    split: Annotated[str | None, typer.Option(help="Which, where DATA has several.")] = None,
+    network: Annotated[str, typer.Option(help="dla, resnet18, 34, 50 or 152.")] = "dla",
+    preset: Annotated[Preset, typer.Option(help="small: for a few CPU cores.")] = Preset.small,
+    norm: Annotated[Norm, typer.Option(help="Batch norm or group norm.")] = Norm.batch,
+    layer: Annotated[str | None, typer.Option(help="Where the signal enters.")] = None,
+    size: Annotated[int, typer.Option(min=8, help="Images are brought to this size.")] = 32,
+    epochs: Annotated[int, typer.Option(min=1, help="Times through the images.")] = 12,
+    batch_size: Annotated[int, typer.Option(min=2, help="Images a step.")] = 128,
+    lr: Annotated[float, typer.Option(help="The largest rate of the cycle.")] = 0.2,
+    second: Annotated[Second, typer.Option(help="The second pass's signal.")] = Second.label,
+    rotation: Annotated[bool, typer.Option(help="Train TTT's head too.")] = True,
+    flip: Annotated[bool, typer.Option(help="Not for digits and letters.")] = True,
+    weights: Annotated[Path | None, typer.Option(help="A safetensors file to start from.")] = None,
+    new_head: Annotated[bool, typer.Option(help="WEIGHTS know other classes.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that prepare images.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")] = None,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train a classifier; started again, it goes on where it was. Works under torchrun.
+
+    Example: it3-vision classify train cifar-10-batches-bin --split train --out run
+    """
+    from it3_vision.classify.runs import Training
+    from it3_vision.classify.runs import train as train_run
+    from it3_vision.data import open_images
+    from it3_vision.networks import NetworkSettings
+
+    images = open_images(data, split=split)
+    settings = NetworkSettings(network, preset.value, norm.value, layer, size)
+    training = Training(
+        settings, epochs, batch_size, lr, second.value, rotation, flip, seed, weights, new_head
+    )
+    run = train_run(
+        images,
+        out,
+        training,
+        about={"data": str(data), "split": split},
+        device=device,
+        workers=workers,
+        progress=not quiet,
+    )
+    history = run.history
+    print(
+        f"{out}: trained on {run.settings['images']:,} images of {len(run.classes)} classes for "
+        f"{len(history['train'])} epochs in {history['seconds']:.0f} s; wrong on "
+        f"{100 * run.settings['held_out_error']:.1f} % of the held-out ones; |dF/ds| "
+        f"{run.settings['sensitivity']:.2f}."
+    )
+    for number, tuning in sorted(run.tunings.items()):
+        print(f"Batches of {number} and more: {tuning.reason}")
+    if run.settings["bad"]:
+        print(f"{len(run.settings['bad'])} images were left out: {run.settings['bad'][0]}")
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    data: Annotated[Path, typer.Option(help="Clean test images, of the same classes.")],
+    split: Annotated[str | None, typer.Option(help="Which, where DATA has several.")] = None,
+    corrupted: Annotated[Path | None, typer.Option(
+        help="CIFAR-10-C or ImageNet-C of the same images; made here without it.")] = None,
+    corruptions: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = "all",
+    severities: Annotated[str, typer.Option(help="Such as 5 or 1,3,5.")] = "5",
+    batch_sizes: Annotated[str, typer.Option(help="Separated by commas.")] = "1,16,64",
+    most: Annotated[int, typer.Option(min=2, help="Test images at most.")] = 2000,
+    slow: Annotated[bool, typer.Option(help="MEMO and TTT, many passes an image.")] = True,
+    only: Annotated[str | None, typer.Option(help="Names of methods, by semicolons.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw and the corruptions.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder; RUN/evaluation.")] = None,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Compare every method under every corruption; write records, tables, pictures and a page.
+
+    Example: it3-vision classify evaluate run --data cifar-10-batches-bin --split test
+    """
+    from it3_core.tables import markdown_table
+    from it3_vision.classify.evaluate import evaluate_run
+    from it3_vision.classify.report import write_report
+    from it3_vision.classify.runs import load_run
+
+    trained = load_run(run)
+    shifts = shifts_of(trained, data, split, corrupted, corruptions, severities, most, seed)
+    found = evaluate_run(
+        trained,
+        shifts,
+        out=out,
+        batch_sizes=numbers(batch_sizes, "batch sizes"),
+        slow=slow,
+        only=None if only is None else [name.strip() for name in only.split(";")],
+        progress=not quiet,
+    )
+    command = (
+        f"it3-vision classify evaluate {run} --data {data} --severities {severities} "
+        f"--batch-sizes {batch_sizes} --most {most} --seed {seed}"
+    )
+    page = write_report(trained, shifts, found, found.folder / "report.html", command)
+    print(markdown_table(found.summary(found.severities[-1])))
+    print(f"\n{found.folder / 'table.md'}\n{page}")
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files or folders.")],
+    adapt: Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")] = Adaptation.auto,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what images show, before and after adaptation, and how unusual they are.
+
+    Exits with 2 if an image had a problem; the others are answered all the same.
+    """
+    from it3_vision.classify.predict import predict as answer
+    from it3_vision.classify.runs import load_run
+
+    found = answer(load_run(run), images, adapt.value, progress=not quiet)
+    for one in found:
+        print(json.dumps(one.as_json(), ensure_ascii=False) if as_json else str(one))
+    if any(one.before is None for one in found):
+        raise typer.Exit(2)
+
+
+def shifts_of(
+    run: Run,
+    data: Path,
+    split: str | None,
+    corrupted: Path | None,
+    corruptions: str,
+    severities: str,
+    most: int,
+    seed: int,
+) -> Shifts:
+    """The test images that a command line asks for."""
+    from it3_vision.classify.evaluate import Shifts
+    from it3_vision.corruptions import CORRUPTIONS, constants
+    from it3_vision.data import open_images
+
+    names = CORRUPTIONS if corruptions == "all" else tuple(corruptions.split(","))
+    strengths = tuple(sorted(numbers(severities, "severities")))
+    for name in names:
+        for severity in strengths:
+            constants(name, severity, "imagenet")  # says what is wrong with either
+    images = open_images(data, split=split, classes=run.classes)
+    images = images.take(images.labels >= 0)
+    if not len(images):
+        raise IT3Error(f"{data} holds no labelled image: there is nothing to compare with")
+    images, bad = images.sample(min(most, len(images)), seed).sound()
+    for problem in bad[:5]:
+        typer.echo(f"left out: {problem}", err=True)
+    return Shifts(images, names, strengths, corrupted, seed)
+
+
+def numbers(text: str, what: str) -> list[int]:
+    """Whole numbers separated by commas.
+
+    Example:
+        >>> numbers("1,16,64", "batch sizes")
+        [1, 16, 64]
+    """
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise IT3Error(f"{what} are whole numbers from 1 on, such as 1,4,16, not {text!r}")
+    return found
