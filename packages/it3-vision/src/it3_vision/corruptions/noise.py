@@ -39,10 +39,11 @@ def impulse_noise(images: Images, amount: float, random: Random) -> Images:
 
 def speckle_noise(images: Images, scale: float, random: Random) -> Images:
     """Normal noise in proportion to the brightness."""
+    light = unit(images)
     x = _normal(images, random)
     x *= scale
-    x += 1
-    x *= unit(images)
+    x *= light
+    x += light
     return finish(x)
 
 
