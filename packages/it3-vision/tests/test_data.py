@@ -202,6 +202,7 @@ def test_imagenet_c(tmp_path):
     assert (corruptions(tmp_path), severities(tmp_path)) == (["fog", "snow"], [1, 3, 5])
     assert_pets(open_images(tmp_path, corruption="snow", severity=3), "snow/3/")
     assert_pets(open_images(tmp_path / "fog", severity=5), "5/")
+    assert severities(tmp_path / "fog") == [1, 3, 5]
     assert_pets(open_images(tmp_path / "fog" / "1"))
     with pytest.raises(IT3Error, match=r"several corruptions: choose one .* \(fog, snow\)"):
         open_images(tmp_path)
@@ -259,6 +260,15 @@ def test_cifar_10(tmp_path):
     assert turned.labels.tolist() == (9 - labels[20:]).tolist()
     with pytest.raises(IT3Error, match=r"choose one with split= \(train, test\)"):
         open_images(tmp_path)
+
+
+def test_a_set_beside_the_archive_it_came_in(tmp_path):
+    write_cifar(tmp_path / "cifar-10-batches-bin")
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"")
+    assert len(open_images(tmp_path, split="test")) == 4
+    write(tmp_path / "pets" / "train", PETS)
+    pack(tmp_path / "pets" / "train.tar.gz", {"emu/1.png": noise(4, 4, 3)})
+    assert_pets(open_images(tmp_path / "pets", split="train"), "train/")
 
 
 def test_cifar_100_has_fine_labels(tmp_path):

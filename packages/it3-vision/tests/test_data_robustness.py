@@ -458,6 +458,22 @@ def test_an_array_that_was_cut_short(tmp_path, name, left):
         open_images(tmp_path, severity=1)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(["fog.npy", "labels.npy"]), st.integers(0, 127), st.integers(0, 255))
+def test_damage_in_an_array_s_header_is_named_or_harmless(tmp_path_factory, name, place, byte):
+    folder = stack(tmp_path_factory.mktemp("c"), noise(10, 4, 4, 3), [0] * 10)
+    whole = bytearray((folder / name).read_bytes())
+    whole[place] = byte
+    (folder / name).write_bytes(whole)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, of headers written by Python 2
+        try:
+            images = open_images(folder, severity=1)
+        except IT3Error:
+            return
+    assert len(images) == len(images.labels)
+
+
 @pytest.mark.parametrize(
     ("images", "labels", "words"),
     [

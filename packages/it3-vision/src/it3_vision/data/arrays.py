@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from it3_core import IT3Error
 from it3_vision.data.images import Pixels
-from it3_vision.data.sets import ArraySource, ImageSet
+from it3_vision.data.sets import ImageSet
+from it3_vision.data.sources import ArraySource
 
 __all__ = ["CIFAR10", "cifar_files", "mnist_files", "read_cifar", "read_mnist", "read_stack"]
 
@@ -204,7 +205,7 @@ def read_npy(file: Path) -> NDArray[Any]:
     """An array on disk, mapped into memory; one that holds Python objects is refused."""
     try:
         return np.lib.format.open_memmap(file, mode="r")
-    except (OSError, EOFError, ValueError, OverflowError) as error:
+    except Exception as error:  # a damaged header makes NumPy's parser raise nearly anything
         raise IT3Error(
             f"{file} can't be read as a plain .npy array ({error}): it is cut short, empty or "
             f"holds pickled objects, which are never loaded"
