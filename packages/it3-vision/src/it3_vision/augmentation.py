@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import albumentations as A  # noqa: N812  (the name its own documentation uses)
+import albumentations as A
 import cv2
 import numpy as np
 import torch

@@ -66,7 +66,9 @@ def choose(
             adapter,
             x,
             y,
-            shifts={name: lambda _, shifted=shifted: shifted for name, shifted in corrupted.items()},
+            shifts={
+                name: lambda _, shifted=shifted: shifted for name, shifted in corrupted.items()
+            },
             candidates=candidates(model, size),
             batch_size=size,
             harm=HARM / max(wrong, HARM),  # tune counts in shares of the error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -95,9 +93,7 @@ class Shifts:
         clean = self.images.batch(slice(most), size)
         if name == CLEAN:
             return clean
-        return corrupt_all(
-            clean, kind, int(severity), benchmark=benchmark(size), seed=self.seed
-        )
+        return corrupt_all(clean, kind, int(severity), benchmark=benchmark(size), seed=self.seed)
 
     def _same(self, found: ImageSet, name: str) -> Any:
         """Which rows of a corrupted set are our images: the same names, or the same numbers."""
@@ -285,12 +281,9 @@ def _memory(run: Run, shifts: Shifts, chosen: Lineup, size: int) -> dict[str, fl
     weights = sum(p.numel() * p.element_size() for p in run.model.parameters())
     found = {}
     for name, method in chosen.methods.items():
-        if name in ("MEMO", "TTT"):
-            x_ = x[:1]
-        else:
-            x_ = x
-        method(x_)  # what is made once is made now
-        found[name] = weights + peak_memory(partial(method, x_))
+        asked = x[:1] if name in ("MEMO", "TTT") else x
+        method(asked)  # what is made once is made now
+        found[name] = weights + peak_memory(partial(method, asked))
     base = found["source"]
     recorded = weights + peak_memory(lambda: run.model(x, run.adapter.neutral(x)))
     ratios = {name: round(value / base, 2) for name, value in found.items()}
@@ -396,9 +389,7 @@ def _rows(records: Sequence[Record], shifts: Mapping[str, Any]) -> list[Row]:
     return summarise([*records, *means])
 
 
-def _summary(
-    rows: Iterable[Row], severity: int, memory: Mapping[str, float]
-) -> list[list[str]]:
+def _summary(rows: Iterable[Row], severity: int, memory: Mapping[str, float]) -> list[list[str]]:
     wanted = [row for row in rows if row["level"] == f"{MEAN} {severity}"]
     clean = {(r["method"], r["batch_size"]): r for r in rows if r["level"] == CLEAN}
     header = ["method", "batch", "clean", "corrupted", "against source", "clean against source",
@@ -449,9 +440,7 @@ def _written(found: Evaluation) -> Evaluation:
     from it3_vision.classify.pictures import figures
 
     folder, rows = found.folder, _rows(found.records, found.shifts)
-    whole = Evaluation(
-        folder, found.shifts, found.records, rows, found.numbers, found.samples
-    )
+    whole = Evaluation(folder, found.shifts, found.records, rows, found.numbers, found.samples)
     sizes = sorted({r["batch_size"] for r in found.records if r["batch_size"] is not None})
     parts = []
     for severity in whole.severities:

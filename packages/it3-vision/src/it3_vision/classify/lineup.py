@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from it3_core import IT3, ActMAD, AnswerStep, OnlineIT3, Source
 from it3_core.evaluation import Predictor
 from it3_core.norms import Norm, has_batch_norm

@@ -35,7 +35,9 @@ def write_report(
     drawn = figures(found)
     sizes = sorted({r["batch_size"] for r in found.records if r["batch_size"] is not None}) or [1]
     page = Page("Images: classification under corruption", _subtitle(run, found))
-    page.section("In short", text(*_verdict(run, found, sizes[-1])), cards(_cards(found, sizes[-1])))
+    page.section(
+        "In short", text(*_verdict(run, found, sizes[-1])), cards(_cards(found, sizes[-1]))
+    )
     for severity in found.severities[-1:]:
         page.section(
             f"What adaptation does, severity {severity}",
@@ -139,8 +141,8 @@ def _trust(found: Evaluation, drawn: Mapping[str, Any]) -> list[str]:
     ]
     return [
         text(
-            "The gap between the first and the second answer should grow where the network is wrong. "
-            "Plain entropy of the first answer costs half as much and is the rival to beat."
+            "The gap between the first and the second answer should grow where the network is "
+            "wrong. Plain entropy of the first answer costs half as much and is the rival to beat."
         ),
         table(lines),
         text(
@@ -173,8 +175,8 @@ def _costs(found: Evaluation) -> list[str]:
     graph = found.numbers["memory"].get("forward pass with its graph")
     return [
         "Cost and memory are columns of the table above.",
-        f"A plain forward pass that keeps what a backward pass needs takes {graph} times the memory "
-        f"of one that does not: divide by it to compare with the paper's figures, whose base is "
+        f"A plain forward pass that keeps what a backward pass needs takes {graph} times the "
+        f"memory of one that does not: divide by it to compare with the paper's figures, whose base is "
         f"the former.",
     ]
 

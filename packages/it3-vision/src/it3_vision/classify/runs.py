@@ -138,6 +138,7 @@ def train(
     training: Training | None = None,
     *,
     about: Mapping[str, Any] | None = None,
+    tuned: Mapping[int, int] | None = None,
     device: torch.device | str | None = None,
     workers: int = 0,
     progress: bool = True,
@@ -152,6 +153,8 @@ def train(
         out: the RUN's folder, made where there is none.
         training: network, epochs and the like.
         about: what else to remember, such as the data's folder.
+        tuned: batch sizes to choose a method for, and how many held-out images to choose it with;
+            `choosing.BATCHES` by default.
         device: where to train; a GPU if there is one. There, mixed precision is used.
         workers: processes that prepare batches.
         progress: whether to show bars.
@@ -160,9 +163,9 @@ def train(
         >>> import tempfile, numpy as np
         >>> pixels = np.random.default_rng(0).integers(0, 255, (60, 16, 16, 3), np.uint8)
         >>> images = ImageSet.from_array(pixels, [0, 1, 2] * 20)
-        >>> tiny = Training(NetworkSettings("resnet18", size=16), epochs=1, batch_size=16)
+        >>> tiny = Training(NetworkSettings("dla", "tiny", size=16), epochs=1, batch_size=16)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = train(images, folder, tiny, progress=False)
+        ...     run = train(images, folder, tiny, tuned={4: 8}, progress=False)
         ...     load_run(folder).classes
         ('0', '1', '2')
     """
@@ -214,7 +217,9 @@ def train(
     usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
     seen = Feed(rest.sample(min(2000, len(rest)), training.seed), prepare)
     inputs = list(batches(seen.collate(list(range(len(seen))))[0], 64))
-    tunings = choose(model, adapter, prepare, held_out, training.seed, progress=progress)
+    tunings = choose(
+        model, adapter, prepare, held_out, training.seed, sizes=tuned, progress=progress
+    )
     run = Run(
         folder=folder,
         model=model,
@@ -299,17 +304,13 @@ def _sgd(parameters: Any, lr: float) -> Optimizer:
     return SGD(parameters, lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
-def _mixed_precision(
-    model: nn.Module, adapter: Any, x: Tensor, y: Tensor, *, loss: Any
-) -> Tensor:
+def _mixed_precision(model: nn.Module, adapter: Any, x: Tensor, y: Tensor, *, loss: Any) -> Tensor:
     """The loss, in bfloat16 where a GPU computes it: that needs no scaling of the loss."""
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
         return loss(model, adapter, x, y).float()  # type: ignore[no-any-return]
 
 
-def _gathered(
-    images: ImageSet, size: int, progress: bool
-) -> tuple[ImageSet, list[BadImage]]:
+def _gathered(images: ImageSet, size: int, progress: bool) -> tuple[ImageSet, list[BadImage]]:
     """The labelled images that can be read, in memory where they fit."""
     if len(images.classes) < 2:
         raise IT3Error("a classifier needs images of at least two classes: one folder for each")
@@ -336,7 +337,7 @@ def _parts(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
 
 
 def _watched(model: Conditioned) -> list[str]:
-    """The layers whose activations ActMAD aligns: what the normalisations return, as its authors."""
+    """The layers whose activations ActMAD aligns: the normalisations, as its authors do."""
     kinds = (nn.BatchNorm2d, nn.GroupNorm)
     return [name for name, layer in model.named_modules() if isinstance(layer, kinds)]
 
