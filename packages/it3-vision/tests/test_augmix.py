@@ -95,12 +95,12 @@ def test_a_copy_is_the_published_mixture(monkeypatch: pytest.MonkeyPatch) -> Non
     augment = AugMix([0.0], [1.0], width=1, depth=1, shift=0, flip=False)
     pixels = picture(1)
     image = torch.from_numpy(pixels).permute(2, 0, 1) / 255
-    copies = augment(image, 400, torch.Generator().manual_seed(0))
+    copies = augment(image, 200, torch.Generator().manual_seed(0))
     shares = ((copies - (1 - image)) / (2 * image - 1)).flatten(1)  # m, the same at every place
     kept = shares.median(1).values
     torch.testing.assert_close(copies[0], kept[0] * image + (1 - kept[0]) * (1 - image))
-    assert abs(float(kept.mean()) - 0.5) < 0.05  # Beta(1, 1) is uniform
-    assert abs(float(kept.std()) - 12**-0.5) < 0.03
+    assert abs(float(kept.mean()) - 0.5) < 0.07  # Beta(1, 1) is uniform
+    assert abs(float(kept.std()) - 12**-0.5) < 0.04
 
 
 def test_shifts_and_flips() -> None:
