@@ -77,6 +77,11 @@ class ETA:
         check_settings(steps, lr)
         if not 0 <= decay <= 1:
             raise IT3Error(f"decay must lie between 0 and 1, but is {decay}")
+        if not (sure > 0 and new > 0 and fisher_weight >= 0):
+            raise IT3Error(
+                f"sure and new must be positive and fisher_weight from 0 up, not {sure}, {new} "
+                f"and {fisher_weight}"
+            )
         self.adapter = adapter
         self.fisher = fisher
         self.fisher_weight = fisher_weight
