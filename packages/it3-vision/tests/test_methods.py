@@ -259,6 +259,7 @@ BAD: list[tuple[Callable[[nn.Module, Adapter], Any], str]] = [
     (lambda m, a: Tent(m, a, answer="during"), 'answer must be "before" or "after"'),  # type: ignore[arg-type]
     (lambda m, a: Tent(m, a, lr=-1.0), "learning rate"),
     (lambda m, a: Tent(regression(), Regression())(images()), "logits .* of two classes or more"),
+    (lambda m, a: ETA(m, a, sure=float("nan")), "sure and new must be positive"),
     (lambda m, a: ETA(m, a, decay=2.0), "decay must lie between"),
     (lambda m, a: ETA(m, a, Fisher({"fc": torch.zeros(1)}, 1)), "this Fisher is of other"),
     (lambda m, a: Fisher.collect(m, a, []), "at least one batch"),
@@ -272,7 +273,9 @@ BAD: list[tuple[Callable[[nn.Module, Adapter], Any], str]] = [
     (lambda m, a: TTT(m, a, crop=-1), "pixels from 0 up"),
     (lambda m, a: TTT(m, a)(torch.zeros(1, 3, 8, 9)), "only square images"),
     (lambda m, a: TTT(m, a)(torch.zeros(3, 9, 9)), "batch, channels, height, width"),
-    (lambda m, a: TTT(condition(network(), a, "0"), a)(images()), "has no rotation head"),
+    (lambda m, a: TTT(condition(network(), a, "0"), a), "has no rotation head"),
+    (lambda m, a: rotation_logits(condition(network(), a, "0"), images(), a.neutral(images())),
+     "has no rotation head"),
     (lambda m, a: with_rotation_head(m, a, "model.5", images()), "something called 'rotation'"),
     (lambda m, a: with_rotation_head(condition(network(), a, "0"), a, "5", images()),
      "did you mean 'model.5'"),

@@ -24,12 +24,12 @@ _MOMENTUM = partial(torch.optim.SGD, momentum=0.9)
 
 
 class ETA:
-    """Minimises S(x) H(ŷ) + β Σ_i ω(θ_i) (θ_i − θ_i^o)² over γ and β of the normalisation layers.
+    """Minimises S(x) H(ŷ) + β Σ_i ω(θ_i) (θ_i − θ_i^o)² over the normalisation layers' θ.
 
-    Niu et al. 2022. S(x) = exp(E_0 − H(ŷ)) where the answer is sure (H < E_0) and new (its cosine
-    with the moving average of the chosen ones' probabilities is below d), else 0; the mean is over
-    the chosen images. A batch with none takes no step. Without `fisher` the second term is left
-    out, which is ETA; with it, it is EATA.
+    Niu et al. 2022; θ are their scales and shifts, θ^o the trained ones. S(x) = exp(E_0 − H(ŷ))
+    where the answer is sure (H < E_0) and new (its cosine with the moving average of the chosen
+    ones' probabilities is below d), else 0; the mean is over the chosen images. A batch with none
+    takes no step. Without `fisher` the second term is left out, which is ETA; with it, it is EATA.
 
     Args:
         model: a conditioned network, called as `model(x, signal)`.
@@ -77,6 +77,11 @@ class ETA:
         check_settings(steps, lr)
         if not 0 <= decay <= 1:
             raise IT3Error(f"decay must lie between 0 and 1, but is {decay}")
+        if not (sure > 0 and new > 0 and fisher_weight >= 0):
+            raise IT3Error(
+                f"sure and new must be positive and fisher_weight from 0 up, not {sure}, {new} "
+                f"and {fisher_weight}"
+            )
         self.adapter = adapter
         self.fisher = fisher
         self.fisher_weight = fisher_weight

@@ -41,7 +41,8 @@ class MEMO:
         lr, optimizer: SGD with 5e-3 is the paper's for CIFAR, 2.5e-4 for ImageNet's ResNet.
         parameters: which parameters adapt, see `IT3`.
         norm: whose statistics batch norms use, see `Source`; by default the training data count as
-            16 images and the copies as one, as in the paper.
+            16 images and the copies as one, as in the paper. The gradient flows through the copies'
+            share, as it does everywhere here; the authors' code takes it for a constant.
 
     Example:
         >>> import torch

@@ -16,7 +16,7 @@ from it3_core.fast import FastModel, Parameters
 from it3_core.methods.base import check_settings, idempotence_error, not_finite, prepared
 from it3_core.norms import Norm
 from it3_vision.methods.base import Stream, batch_norm_choice, check_images, generator, joined
-from it3_vision.methods.rotation import rotate, rotation_logits
+from it3_vision.methods.rotation import RotationHead, rotate, rotation_logits
 
 __all__ = ["TTT"]
 
@@ -85,6 +85,8 @@ class TTT:
         self.lr = lr
         self.norm = batch_norm_choice(model, norm)
         self._fast = FastModel(model, parameters, self.norm)
+        if not isinstance(getattr(self._fast.module, "rotation", None), RotationHead):
+            raise IT3Error("the network has no rotation head: make it with with_rotation_head()")
         self._stream = Stream(self._fast, optimizer, lr, online)
         self._index = 0
 
