@@ -15,7 +15,7 @@ from it3_core import Classification, Conditioned
 from it3_core.batching import batches
 from it3_core.norms import Norm, has_batch_norm
 from it3_core.tuning import Candidate, Tuning, tune
-from it3_vision.corruptions import EXTRA, corrupt_all
+from it3_vision.corruptions import EXTRA, Benchmark, corrupt_all
 from it3_vision.data import ImageSet, Preparation
 
 __all__ = ["BATCHES", "benchmark", "candidates", "choose", "wrong_share"]
@@ -77,6 +77,10 @@ def choose(
     return chosen
 
 
+def _given(shifted: Tensor, x: Tensor) -> Tensor:
+    return shifted
+
+
 def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
     """What tuning tries, the cheapest first: statistics, answer steps, and IT³ on either.
 
@@ -101,7 +105,7 @@ def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
     return found
 
 
-def benchmark(size: int) -> str:
+def benchmark(size: int) -> Benchmark:
     """Whose constants suit images of this size: CIFAR-10-C's are milder, for 32 pixels.
 
     Example:
@@ -116,6 +120,6 @@ def wrong_share(model: Conditioned, adapter: Classification, x: Tensor, y: Tenso
     with torch.no_grad():
         wrong = [
             adapter.error(model(part, adapter.neutral(part)), label)
-            for part, label in zip(batches(x, 256), y.split(256), strict=True)
+            for part, label in zip(batches(x, 256), torch.split(y, 256), strict=True)
         ]
     return float(torch.cat(wrong).mean())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -59,10 +60,11 @@ def _drawn(character: str, rng: np.random.Generator) -> NDArray[np.uint8]:
     (width, height), _ = cv2.getTextSize(character, font, 1.0, 1)
     scale = side * rng.uniform(0.5, 0.72) / max(width, height, 1)
     (width, height), _ = cv2.getTextSize(character, font, scale, thickness)
-    mask = np.zeros((side, side), np.uint8)
+    mask: NDArray[Any] = np.zeros((side, side), np.uint8)
     corner = ((side - width) // 2, (side + height) // 2)
     cv2.putText(mask, character, corner, font, scale, 255, thickness, cv2.LINE_AA)
-    turn = cv2.getRotationMatrix2D((side / 2, side / 2), rng.uniform(-15, 15), 1.0)
+    middle = (side / 2, side / 2)
+    turn: NDArray[Any] = cv2.getRotationMatrix2D(middle, rng.uniform(-15, 15), 1.0)
     turn[:, 2] += rng.uniform(-0.08, 0.08, 2) * side
     turn[0, 1] += rng.uniform(-0.15, 0.15)  # a slant
     mask = cv2.warpAffine(mask, turn, (side, side))
@@ -113,7 +115,8 @@ def run_demo(
     training = Training(
         NetworkSettings(preset="tiny"),
         epochs=epochs,
-        batch_size=64,
+        batch_size=32,
+        lr=0.1,
         flip=False,
         seed=seed,
     )

@@ -300,7 +300,7 @@ def _trust(run: Run, shifts: Shifts, progress: bool) -> dict[str, Any]:
     for done, name in enumerate(names):
         x, y = shifts.load(run, name)
         parts = []
-        for part, labels in zip(batches(x, 64), y.split(64), strict=True):
+        for part, labels in zip(batches(x, 64), torch.split(y, 64), strict=True):
             answer = method(part)
             logs = answer.initial.log_softmax(1)
             entropy = -(logs.exp() * logs).sum(1)

@@ -79,16 +79,17 @@ def lineup(run: Run, batch_size: int, *, slow: bool = True) -> Lineup:
     found["Tent"] = Tent(model, adapter, norm=norm)
     found["Tent, episodic"] = Tent(model, adapter, norm=norm, online=False)
     found["ETA"] = ETA(model, adapter, norm=norm)
-    found["EATA"] = ETA(model, adapter, run.fisher, norm=norm)
+    found["EATA"] = ETA(model, adapter, run.fisher, fisher_weight=1.0, norm=norm)
     shown = norm if isinstance(norm, str) else f"{norm:.2f}"
     told["ActMAD"] = f"one step of Adam at 2e-4, norm={shown}"
     told["Tent"] = f"online, Adam at 1e-3, norm={shown}"
     told["Tent, episodic"] = f"the same, from the trained network for each batch, norm={shown}"
     told["ETA"] = f"online, SGD at 5e-3, E0 = 0.4 ln C, d = 0.4, norm={shown}"
-    told["EATA"] = "ETA with the Fisher term, weight 2000"
+    told["EATA"] = "ETA with the Fisher term, weight 1"
     if slow:
-        prepare = run.prepare
-        found["MEMO"] = MEMO(model, adapter, AugMix(prepare.mean, prepare.std), copies=16)
+        flip = bool(run.settings["training"]["flip"])
+        augment = AugMix(run.prepare.mean, run.prepare.std, flip=flip)
+        found["MEMO"] = MEMO(model, adapter, augment, copies=16)
         told["MEMO"] = "16 AugMix copies of each image, SGD at 5e-3, statistics blended"
         if run.rotates:
             found["TTT"] = TTT(model, adapter, steps=1, lr=1e-3)

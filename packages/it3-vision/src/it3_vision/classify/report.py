@@ -176,8 +176,8 @@ def _costs(found: Evaluation) -> list[str]:
     return [
         "Cost and memory are columns of the table above.",
         f"A plain forward pass that keeps what a backward pass needs takes {graph} times the "
-        f"memory of one that does not: divide by it to compare with the paper's figures, whose base is "
-        f"the former.",
+        f"memory of one that does not: divide by it to compare with the paper's figures, "
+        f"whose base is the former.",
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from it3_core.descent import Weights
 from it3_core.fast import FastModel, Parameters
 from it3_core.methods.base import prepared
 from it3_core.norms import Norm
+from it3_core.tensorfile import under
 from it3_vision.methods.base import batch_norm_choice
 
 __all__ = ["Fisher"]
@@ -31,8 +32,11 @@ class Fisher:
         ...                           torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10))
         >>> known = torch.randn(64, 3, 8, 8)
         >>> model = condition(net, adapter, layer="0")
-        >>> sorted(Fisher.collect(model, adapter, torch.split(known, 32)).importance)
+        >>> fisher = Fisher.collect(model, adapter, torch.split(known, 32))
+        >>> sorted(fisher.importance)
         ['model.1.bias', 'model.1.weight']
+        >>> Fisher.from_tensors(fisher.tensors()).batches
+        2
     """
 
     importance: dict[str, Tensor]
@@ -73,3 +77,15 @@ class Fisher:
             raise IT3Error("the Fisher information needs at least one batch of known images")
         with torch.inference_mode(False):  # what is made inside it can't take part in a loss
             return cls({name: value / batches for name, value in total.items()}, batches)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As tensors by name, for a checkpoint; `from_tensors` makes it again."""
+        named = {f"fisher.{name}": value for name, value in self.importance.items()}
+        return {**named, "fisher": torch.tensor(self.batches)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Fisher:
+        """What `tensors` named, among whatever else is there."""
+        if "fisher" not in tensors:
+            raise IT3Error("the Fisher information is missing: train again")
+        return cls(under("fisher.", tensors), int(tensors["fisher"]))
