@@ -17,6 +17,7 @@ from it3_vision.data.sources import ArraySource, NamedArray, Names, Source, colo
 
 __all__ = ["ImageSet"]
 
+_MOST_CLASSES = 100_000  # that are named by their numbers
 _AHEAD = 256  # images handed to the threads at a time
 
 
@@ -86,6 +87,10 @@ class ImageSet:
         source = ArraySource(pixels, title)
         known = np.asarray([-1] * len(source) if labels is None else labels, dtype=np.int64)
         if classes is None:
+            if known.max(initial=-1) >= _MOST_CLASSES:
+                raise IT3Error(
+                    f"{title} has the label {known.max()}: it is damaged, or its classes need names"
+                )
             classes = [str(i) for i in range(int(known.max(initial=-1)) + 1)]
         return cls(source, known, classes)
 
