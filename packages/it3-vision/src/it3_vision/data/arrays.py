@@ -6,7 +6,7 @@ import gzip
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +30,7 @@ SEVERITIES = "severities.json"
 
 _SIDE = 32
 _MNIST = {"train": "train", "test": "t10k"}
+_CHUNK = 16 * 2**20
 _MOST_BYTES = 8 * 2**30  # what an IDX header may promise
 
 
@@ -265,12 +266,19 @@ def _idx(file: Path, dimensions: int) -> Pixels:
             size = int(np.prod([int(n) for n in shape], dtype=object))
             if size > _MOST_BYTES:
                 raise IT3Error(f"{file} claims {size:,} bytes: it is damaged, get it anew")
-            data = stream.read(size)
+            data = b"".join(_chunks(stream, size))
     except (OSError, EOFError, zlib.error) as error:
         raise IT3Error(f"{file} can't be read ({error}): get it anew") from None
     if len(data) < size or size == 0:
         raise IT3Error(f"{file} is cut short: {len(data):,} bytes instead of {size:,}; get it anew")
     return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    """So many bytes, if there are: read(size) would first make room for what may be a lie."""
+    while size > 0 and (chunk := stream.read(min(size, _CHUNK))):
+        size -= len(chunk)
+        yield chunk
 
 
 def _unpacking(file: Path) -> IO[bytes]:

@@ -17,7 +17,9 @@ from it3_vision.data.sources import ArraySource, NamedArray, Names, Source, colo
 
 __all__ = ["ImageSet"]
 
-_AHEAD = 256  # images handed to the threads at a time
+_MOST_CLASSES = 100_000  # that are named by their numbers
+_AHEAD = 16  # images for each thread at a time: decoded, they wait in memory
+_ONE_BY_ONE = 256  # without threads, images between two looks at the clock
 
 
 class ImageSet:
@@ -86,6 +88,10 @@ class ImageSet:
         source = ArraySource(pixels, title)
         known = np.asarray([-1] * len(source) if labels is None else labels, dtype=np.int64)
         if classes is None:
+            if known.max(initial=-1) >= _MOST_CLASSES:
+                raise IT3Error(
+                    f"{title} has the label {known.max()}: it is damaged, or its classes need names"
+                )
             classes = [str(i) for i in range(int(known.max(initial=-1)) + 1)]
         return cls(source, known, classes)
 
@@ -270,14 +276,15 @@ class ImageSet:
             try:
                 return self._decoded(row, size)
             except BadImage as bad:
-                return bad
+                return bad.with_traceback(None)  # which would keep the file's bytes alive
 
         if workers < 1:
             raise IT3Error(f"workers must be at least 1, but is {workers}")
         bar = Progress(len(self), title, progress)
+        ahead = _ONE_BY_ONE if workers == 1 else _AHEAD * workers
         with ThreadPoolExecutor(workers) as pool:
-            for start in range(0, len(self), _AHEAD):
-                rows = self._rows[start : start + _AHEAD].tolist()
+            for start in range(0, len(self), ahead):
+                rows = self._rows[start : start + ahead].tolist()
                 yield from map(tried, rows) if workers == 1 else pool.map(tried, rows)
                 bar.show(start + len(rows), f"{start + len(rows):,}/{len(self):,} images")
         bar.close()

@@ -9,9 +9,11 @@ import tarfile
 import unicodedata
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 
 from it3_core import IT3Error, IT3Warning
 from it3_vision.data.images import SUFFIXES, BadImage, Pixels, read_image
@@ -205,8 +207,14 @@ class Tar:
                 data = tar.read(size)
         return read_image(data, most_pixels, name=name, smallest=smallest)
 
-    def _opened(self) -> IO[bytes]:
-        return self._path.open("rb") if self._unpacked is None else io.BytesIO(self._unpacked)
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        if self._unpacked is not None:
+            yield io.BytesIO(self._unpacked)
+            return
+        # Mapped, so that a header that claims gigabytes does not make room for them.
+        with self._path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as view:
+            yield cast(IO[bytes], view)
 
     def _gunzipped(self) -> bytes | None:
         try:
