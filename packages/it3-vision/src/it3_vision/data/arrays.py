@@ -6,7 +6,7 @@ import gzip
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from it3_core import IT3Error
 from it3_vision.data.images import Pixels
-from it3_vision.data.sets import ArraySource, ImageSet
+from it3_vision.data.sets import ImageSet
+from it3_vision.data.sources import ArraySource
 
 __all__ = ["CIFAR10", "cifar_files", "mnist_files", "read_cifar", "read_mnist", "read_stack"]
 
@@ -29,6 +30,7 @@ SEVERITIES = "severities.json"
 
 _SIDE = 32
 _MNIST = {"train": "train", "test": "t10k"}
+_CHUNK = 16 * 2**20
 _MOST_BYTES = 8 * 2**30  # what an IDX header may promise
 
 
@@ -44,6 +46,11 @@ def named(
     """
     if known is None or wanted is None:
         return ImageSet.from_array(source.pixels, labels, wanted or known, source.title)
+    if labels.min(initial=0) < -1 or labels.max(initial=0) >= len(known):
+        raise IT3Error(
+            f"{source.title} has labels from {labels.min()} to {labels.max()}, but there are only "
+            f"{len(known)} classes: its labels are damaged or of another set"
+        )
     place = {name: i for i, name in enumerate(wanted)}
     used = [known[i] for i in np.unique(labels[labels >= 0])]
     check_known(source.title, used, wanted)
@@ -96,11 +103,6 @@ def read_cifar(folder: Path, split: str, wanted: Sequence[str] | None) -> ImageS
         pixels[done : done + len(part)] = planes.transpose(0, 2, 3, 1)
         done += len(part)
     labels = np.concatenate([part[:, head - 1] for part in records]).astype(np.int64)
-    if labels.max() >= len(classes):
-        raise IT3Error(
-            f"{folder} has the label {labels.max()}, but only {len(classes)} classes: its files "
-            f"are damaged or not of CIFAR"
-        )
     return named(ArraySource(pixels, split), labels, classes, wanted)
 
 
@@ -132,7 +134,9 @@ def read_stack(
     folder: Path, corruption: str, severity: int | None, wanted: Sequence[str] | None
 ) -> ImageSet:
     """One corruption at one severity, or at all of them; the array stays on disk."""
-    pixels = read_npy(folder / f"{corruption}.npy")
+    pixels = ArraySource(read_npy(folder / f"{corruption}.npy"), f"{corruption}.npy").pixels
+    if not pixels.size:
+        raise IT3Error(f"{folder / corruption}.npy holds no images: its shape is {pixels.shape}")
     title, labels = corruption, _labels(folder / LABELS)
     if severity is not None:
         levels = stack_severities(folder)
@@ -151,6 +155,8 @@ def read_stack(
         pixels, title = pixels[start : start + each], f"{corruption}/{severity}"
     if labels is None:
         labels = np.full(len(pixels), -1)
+    elif severity is None and len(labels) * len(stack_severities(folder)) == len(pixels):
+        labels = np.tile(labels, len(pixels) // len(labels))
     if len(labels) != len(pixels):
         raise IT3Error(
             f"{folder / LABELS} has {len(labels):,} labels for the {len(pixels):,} images of "
@@ -200,7 +206,7 @@ def read_npy(file: Path) -> NDArray[Any]:
     """An array on disk, mapped into memory; one that holds Python objects is refused."""
     try:
         return np.lib.format.open_memmap(file, mode="r")
-    except (OSError, EOFError, ValueError, OverflowError) as error:
+    except Exception as error:  # a damaged header makes NumPy's parser raise nearly anything
         raise IT3Error(
             f"{file} can't be read as a plain .npy array ({error}): it is cut short, empty or "
             f"holds pickled objects, which are never loaded"
@@ -260,12 +266,19 @@ def _idx(file: Path, dimensions: int) -> Pixels:
             size = int(np.prod([int(n) for n in shape], dtype=object))
             if size > _MOST_BYTES:
                 raise IT3Error(f"{file} claims {size:,} bytes: it is damaged, get it anew")
-            data = stream.read(size)
+            data = b"".join(_chunks(stream, size))
     except (OSError, EOFError, zlib.error) as error:
         raise IT3Error(f"{file} can't be read ({error}): get it anew") from None
     if len(data) < size or size == 0:
         raise IT3Error(f"{file} is cut short: {len(data):,} bytes instead of {size:,}; get it anew")
     return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    """So many bytes, if there are: read(size) would first make room for what may be a lie."""
+    while size > 0 and (chunk := stream.read(min(size, _CHUNK))):
+        size -= len(chunk)
+        yield chunk
 
 
 def _unpacking(file: Path) -> IO[bytes]:

@@ -192,7 +192,7 @@ def _rgb(image: Image.Image, name: str) -> Pixels:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     if image.mode != "RGB":
         image = image.convert("RGB")
-    return np.asarray(image)
+    return np.array(image)  # a copy that may be written to
 
 
 def _from_integers(values: NDArray[Any], name: str) -> Pixels:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from it3_core import IT3Error, IT3Warning
+from it3_core import IT3Error
 from it3_vision.data import arrays
-from it3_vision.data.images import MOST_PIXELS, SUFFIXES, Pixels, read_image
+from it3_vision.data.images import MOST_PIXELS, SUFFIXES
+from it3_vision.data.layouts import SPLITS, Place, corruption_folders, from_tree, levels
 from it3_vision.data.sets import ImageSet
-from it3_vision.data.trees import FileSource, Folder, Parts, Tree, deep_images, is_tar, open_tree
+from it3_vision.data.trees import FileSource, Folder, Tree, entries, is_tar, open_tree
 
 __all__ = ["corruptions", "open_images", "severities"]
-
-LAYOUTS = (
-    "CLASS/FILE folders, images without class folders, either of them in split folders or in a "
-    ".tar or .tar.gz, ImageNet-C (CORRUPTION/SEVERITY/CLASS/FILE), CIFAR-10 or CIFAR-100 in .bin "
-    "files, CIFAR-10-C in .npy files, and MNIST's IDX files"
-)
-_SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
 
 
 def open_images(
@@ -56,7 +47,7 @@ def open_images(
         ...     list(images.names), images.labels, images.image(0)[0, 0]
         (['cat/1.png', 'dog/1.png'], array([1, 2]), array([255, 0, 0], dtype=uint8))
     """
-    path, place = _existing(path), _Place(split, corruption, severity)
+    path, place = _existing(path), Place(split, corruption, severity)
     if classes is not None:
         classes = _unrepeated(classes)
     if path.is_file():
@@ -79,8 +70,7 @@ def corruptions(path: str | Path) -> list[str]:
         (['fog'], [5])
     """
     folder = _descended(_existing(path))
-    found = arrays.stack_corruptions(folder) if folder.is_dir() else []
-    found = found or sorted(_corruption_folders(open_tree(folder)))
+    found = arrays.stack_corruptions(folder) or sorted(corruption_folders(_tree(folder)))
     if not found:
         raise IT3Error(
             f"{path} holds no corruptions: expected .npy files beside {arrays.LABELS}, or folders "
@@ -104,41 +94,21 @@ def severities(path: str | Path) -> list[int]:
         ...     severities(folder)
         [3, 5]
     """
-    names = corruptions(path)
     folder = _descended(_existing(path))
-    if folder.is_dir() and arrays.stack_corruptions(folder):
+    if arrays.stack_corruptions(folder):
         return arrays.stack_severities(folder)
-    tree = open_tree(folder)
-    at = _corruption_folders(tree)
-    common = set.intersection(*(set(_levels(tree, at[name])) for name in names))
+    tree = _tree(folder)
+    each = [levels(tree, at) for at in corruption_folders(tree).values()] or [levels(tree, ())]
+    common = set(each[0]).intersection(*each)
+    if not common:
+        raise IT3Error(f"{path} holds no severities that all its corruptions have")
     return sorted(map(int, common))
 
 
-class _Place:
-    """Which part of a layout is wanted; each question may be asked by one layout or by none."""
-
-    def __init__(self, split: str | None, corruption: str | None, severity: int | None) -> None:
-        self.wanted = {"split": split, "corruption": corruption, "severity": severity}
-        self.asked: set[str] = set()
-
-    def choose(self, what: str, there: Sequence[str], title: object) -> str:
-        """The part that was wanted, or the only one."""
-        self.asked.add(what)
-        wanted = self.wanted[what]
-        listed = ", ".join(there)
-        if wanted is None:
-            if len(there) == 1:
-                return there[0]
-            many = {"split": "splits", "corruption": "corruptions", "severity": "severities"}[what]
-            raise IT3Error(f"{title} has several {many}: choose one with {what}= ({listed})")
-        if str(wanted) not in there:
-            raise IT3Error(f"{title} has no {what} {wanted!r}, only {listed}")
-        return str(wanted)
-
-    def check_used(self, title: object) -> None:
-        for what, value in self.wanted.items():
-            if value is not None and what not in self.asked:
-                raise IT3Error(f"{title} is not divided by {what}: leave {what}={value!r} out")
+def _tree(path: Path) -> Tree:
+    if path.is_dir() or is_tar(path.name):
+        return open_tree(path)
+    raise IT3Error(f"{path} is neither a folder nor a tar")
 
 
 def _existing(path: str | Path) -> Path:
@@ -159,37 +129,24 @@ def _unrepeated(classes: Sequence[str]) -> Sequence[str]:
 
 
 def _from_file(
-    path: Path, place: _Place, classes: Sequence[str] | None, most_pixels: int
+    path: Path, place: Place, classes: Sequence[str] | None, most_pixels: int
 ) -> ImageSet:
     suffix = path.suffix.casefold()
     if is_tar(path.name):
-        return _from_tree(open_tree(path), (), place, classes, most_pixels)
+        return from_tree(open_tree(path), (), place, classes, most_pixels)
     if suffix == ".npy":
         severity = place.wanted["severity"]
         place.asked.add("severity")
         level = None if severity is None else int(severity)
         return arrays.read_stack(path.parent, path.stem, level, classes)
     if suffix in SUFFIXES:
-        return ImageSet(_OneFile(path, most_pixels), [-1], classes or ())
+        one = FileSource(Folder(path.parent), [(path.name,)], most_pixels)
+        return ImageSet(one, [-1], classes or ())
     raise IT3Error(f"{path} is not an image, a .tar, a .tar.gz or an .npy array")
 
 
-class _OneFile:
-    def __init__(self, path: Path, most_pixels: int) -> None:
-        self._path, self._most_pixels = path, most_pixels
-
-    def __len__(self) -> int:
-        return 1
-
-    def name(self, row: int) -> str:
-        return self._path.name
-
-    def image(self, row: int, smallest: int | None = None) -> Pixels:
-        return read_image(self._path, self._most_pixels, smallest=smallest)
-
-
 def _from_folder(
-    path: Path, place: _Place, classes: Sequence[str] | None, most_pixels: int
+    path: Path, place: Place, classes: Sequence[str] | None, most_pixels: int
 ) -> ImageSet:
     folder = _descended(path)
     if cifar := arrays.cifar_files(folder):
@@ -198,25 +155,30 @@ def _from_folder(
         return arrays.read_mnist(folder, place.choose("split", list(mnist), path), classes)
     if stacks := arrays.stack_corruptions(folder):
         name = place.choose("corruption", stacks, path)
-        levels = [str(level) for level in arrays.stack_severities(folder)]
-        level = int(place.choose("severity", levels, path))
+        there = [str(level) for level in arrays.stack_severities(folder)]
+        level = int(place.choose("severity", there, path))
         return arrays.read_stack(folder, name, level, classes)
-    if tars := _split_tars(folder):
-        split = place.choose("split", sorted(tars), path)
-        return _from_tree(open_tree(tars[split]), (), place, classes, most_pixels)
-    if list(folder.glob("data_batch_*")) or list(folder.glob("*.pickle")):
+    if (folder / "data_batch_1").is_file():
         raise IT3Error(f"{path} holds pickles, which are never loaded: get the binary version")
-    return _from_tree(Folder(folder), (), place, classes, most_pixels)
+    tree = Folder(folder)
+    tars, wanted = _split_tars(folder), place.wanted["split"]
+    nothing_else = not tree.folders() and not tree.images()
+    if tars and (nothing_else or (wanted in tars and wanted not in tree.folders())):
+        split = place.choose("split", sorted(tars), path)
+        return from_tree(open_tree(tars[split]), (), place, classes, most_pixels)
+    return from_tree(tree, (), place, classes, most_pixels)
 
 
 def _descended(path: Path) -> Path:
-    """Into a folder that holds nothing but the folder of arrays that was meant."""
+    """Into the only folder there is, and so on, if it leads to arrays; else where we were."""
     here = path
     for _ in range(3):
-        if not here.is_dir() or _array_files(here):
+        if _array_files(here):
             return here
-        inner = [entry for entry in here.iterdir() if not entry.name.startswith(".")]
-        if len(inner) != 1 or not inner[0].is_dir() or inner[0].is_symlink():
+        if not here.is_dir():
+            return path
+        inner = [here / name for name in entries(here) if (here / name).is_dir()]
+        if len(inner) != 1 or inner[0].is_symlink():
             return path
         here = inner[0]
     return here if _array_files(here) else path
@@ -230,95 +192,6 @@ def _array_files(folder: Path) -> bool:
 
 def _split_tars(folder: Path) -> dict[str, Path]:
     """train.tar.gz, test.tar ... by split."""
-    tars = (file for file in folder.iterdir() if is_tar(file.name) and file.is_file())
-    named = {file.name.split(".")[0]: file for file in tars}
-    return {name: file for name, file in named.items() if name.casefold() in _SPLITS}
-
-
-def _from_tree(
-    tree: Tree, at: Parts, place: _Place, classes: Sequence[str] | None, most_pixels: int
-) -> ImageSet:
-    """Goes down by split, corruption and severity, as far as the tree has them."""
-    if "corruption" not in place.asked and (found := _corruption_folders(tree, at)):
-        at = found[place.choose("corruption", sorted(found), tree.title)]
-    if "severity" not in place.asked and (levels := _levels(tree, at)):
-        at = (*at, place.choose("severity", levels, tree.title))
-        return _classes_at(tree, at, classes, most_pixels)
-    if "split" not in place.asked and (splits := _split_folders(tree, at, place.wanted["split"])):
-        at = (*at, place.choose("split", splits, tree.title))
-        return _from_tree(tree, at, place, classes, most_pixels)
-    inner = tree.folders(at)
-    alone = len(inner) == 1 and not tree.images(at) and inner[0] not in (classes or ())
-    if alone and tree.folders((*at, inner[0])) and not tree.images((*at, inner[0])):
-        return _from_tree(tree, (*at, inner[0]), place, classes, most_pixels)
-    return _classes_at(tree, at, classes, most_pixels)
-
-
-def _split_folders(tree: Tree, at: Parts, wanted: object) -> list[str]:
-    """Folders that are splits, not classes; there is a class `train` in CIFAR-100."""
-    inner = tree.folders(at)
-    splits = [name for name in inner if name.casefold() in _SPLITS]
-    if len(splits) > 1 or splits == inner:
-        return splits
-    return inner if wanted in inner and tree.folders((*at, str(wanted))) else []
-
-
-def _levels(tree: Tree, at: Parts) -> list[str]:
-    """Severities: folders 1 to 5 with folders in them. (Folders of digits have images in them.)"""
-    inner = tree.folders(at)
-    if not inner or any(name not in ("1", "2", "3", "4", "5") for name in inner):
-        return []
-    return inner if all(tree.folders((*at, name)) for name in inner) else []
-
-
-def _corruption_folders(tree: Tree, at: Parts = ()) -> dict[str, Parts]:
-    """Where each corruption is: at the top, or a level below as blur/defocus_blur."""
-    inner = tree.folders(at)
-    found = {name: (*at, name) for name in inner if _levels(tree, (*at, name))}
-    if not found and len(inner) <= 10:
-        for group in inner:
-            for name in tree.folders((*at, group))[:20]:
-                if _levels(tree, (*at, group, name)):
-                    found[name] = (*at, group, name)
-    return found
-
-
-def _classes_at(tree: Tree, at: Parts, classes: Sequence[str] | None, most_pixels: int) -> ImageSet:
-    title = "/".join((tree.title, *at))
-    inner, loose = tree.folders(at), tree.images(at)
-    files = {name: deep_images(tree, (*at, name)) for name in inner}
-    found = [name for name in inner if files[name]]
-    if found and loose:
-        raise IT3Error(
-            f"{title} holds images ({loose[0]}) beside class folders ({found[0]}): move them into "
-            f"a class folder or out of it"
-        )
-    if not found and not loose:
-        raise IT3Error(f"{title} holds no images{_seen(tree, at)}; known layouts are {LAYOUTS}")
-    if loose:
-        source = FileSource(tree, [(*at, name) for name in loose], most_pixels)
-        return ImageSet(source, np.full(len(loose), -1), classes or ())
-    if len(found) < len(inner):
-        empty = [name for name in inner if not files[name]]
-        warnings.warn(
-            f"{title}: there are no images in {', '.join(empty[:5])}: no class is made of it",
-            IT3Warning,
-            stacklevel=2,
-        )
-    wanted = found if classes is None else list(classes)
-    arrays.check_known(title, found, wanted)
-    place = {name: i for i, name in enumerate(wanted)}
-    rows = [file for name in found for file in files[name]]
-    labels = np.repeat([place[name] for name in found], [len(files[name]) for name in found])
-    return ImageSet(FileSource(tree, rows, most_pixels), labels, wanted)
-
-
-def _seen(tree: Tree, at: Parts) -> str:
-    """What is there instead."""
-    names = tree.folders(at)
-    if isinstance(tree, Folder):
-        here = Path(tree.title).joinpath(*at)
-        names = sorted(file.name for file in here.iterdir() if not file.name.startswith("."))
-    if not names:
-        return " (it is empty)"
-    return f", only {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}"
+    tars = (name for name in entries(folder) if is_tar(name) and (folder / name).is_file())
+    named = {name.split(".")[0]: folder / name for name in tars}
+    return {name: file for name, file in named.items() if name.casefold() in SPLITS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,96 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from it3_core import IT3Error, IT3Warning
 from it3_core.progress import Progress
 from it3_vision.data.images import BadImage, Pixels, Size, checked_size, fit_to
+from it3_vision.data.sources import ArraySource, NamedArray, Names, Source, coloured
 
-__all__ = ["ArraySource", "ImageSet", "Source"]
+__all__ = ["ImageSet"]
 
-_AHEAD = 256  # images handed to the threads at a time
-
-
-class Source(Protocol):
-    """Where images come from: files, members of a tar, or rows of an array.
-
-    Example:
-        >>> import numpy as np
-        >>> source: Source = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), "test")
-        >>> len(source), source.name(1), source.image(1).shape
-        (2, 'test/1', (4, 4, 3))
-    """
-
-    def __len__(self) -> int: ...
-
-    def name(self, row: int) -> str:
-        """The file's name, or what comes nearest."""
-
-    def image(self, row: int, smallest: int | None = None) -> Pixels:
-        """(H, W, 3), or `BadImage`; `smallest` as for `read_image`."""
-
-
-class ArraySource:
-    """Images that are rows of an array, which may be memory-mapped; it is never copied.
-
-    Args:
-        pixels: (N, H, W, 3) of uint8, or (N, H, W) for grey, which is given as three equal
-            channels.
-        title: the rows are named title/0, title/1 ...
-
-    Example:
-        >>> import numpy as np
-        >>> ArraySource(np.full((5, 28, 28), 7, np.uint8), "digits").batch(np.array([0, 3])).shape
-        (2, 28, 28, 3)
-    """
-
-    def __init__(self, pixels: NDArray[Any], title: str) -> None:
-        shape, dtype = pixels.shape, pixels.dtype
-        if len(shape) == 4 and shape[3] == 1:
-            pixels = pixels[..., 0]
-        if not (pixels.ndim == 3 or (pixels.ndim == 4 and shape[3] == 3)):
-            raise IT3Error(
-                f"{title} has the shape {shape}: images are (N, H, W, 3) or, grey, (N, H, W)"
-            )
-        if dtype != np.uint8:
-            raise IT3Error(f"{title} holds {dtype}: images are uint8, from 0 to 255")
-        self.pixels: Pixels = pixels
-        self.title = title
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def name(self, row: int) -> str:
-        return f"{self.title}/{row}"
-
-    def image(self, row: int, smallest: int | None = None) -> Pixels:
-        return _coloured(np.asarray(self.pixels[row]), 2)
-
-    def batch(self, rows: NDArray[np.int64]) -> Pixels:
-        """(len(rows), H, W, 3)."""
-        return _coloured(np.asarray(self.pixels[rows]), 3)
-
-
-def _coloured(pixels: Pixels, grey: int) -> Pixels:
-    return np.repeat(pixels[..., None], 3, axis=-1) if pixels.ndim == grey else pixels
-
-
-class _Names(Sequence[str]):
-    """The names of some rows, made when they are asked for."""
-
-    def __init__(self, source: Source, rows: NDArray[np.int64]) -> None:
-        self._source, self._rows = source, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, i: int) -> str: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[str]: ...
-    def __getitem__(self, i: int | slice) -> str | Sequence[str]:
-        if isinstance(i, slice):
-            return _Names(self._source, self._rows[i])
-        return self._source.name(int(self._rows[i]))
-
-    def __repr__(self) -> str:
-        return repr(list(self))
+_MOST_CLASSES = 100_000  # that are named by their numbers
+_AHEAD = 16  # images for each thread at a time: decoded, they wait in memory
+_ONE_BY_ONE = 256  # without threads, images between two looks at the clock
 
 
 class ImageSet:
@@ -168,10 +85,15 @@ class ImageSet:
             >>> ImageSet.from_array(np.zeros((3, 28, 28), np.uint8), [2, 0, 1]).classes
             ('0', '1', '2')
         """
-        known = np.asarray([-1] * len(pixels) if labels is None else labels, dtype=np.int64)
+        source = ArraySource(pixels, title)
+        known = np.asarray([-1] * len(source) if labels is None else labels, dtype=np.int64)
         if classes is None:
+            if known.max(initial=-1) >= _MOST_CLASSES:
+                raise IT3Error(
+                    f"{title} has the label {known.max()}: it is damaged, or its classes need names"
+                )
             classes = [str(i) for i in range(int(known.max(initial=-1)) + 1)]
-        return cls(ArraySource(pixels, title), known, classes)
+        return cls(source, known, classes)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -182,7 +104,7 @@ class ImageSet:
     @property
     def names(self) -> Sequence[str]:
         """What each image is called: its file within the folder or tar, or "test/123"."""
-        return _Names(self._source, self._rows)
+        return Names(self._source, self._rows)
 
     def image(self, i: int) -> Pixels:
         """The i-th image, (H, W, 3) of uint8 in RGB; raises `BadImage` if it can't be read."""
@@ -206,11 +128,7 @@ class ImageSet:
             whole = self._source.batch(chosen)
             if size is None or whole.shape[1:3] == checked_size(size):
                 return whole
-            return (
-                np.stack([fit_to(image, size) for image in whole])
-                if len(whole)
-                else (np.zeros((0, *checked_size(size), 3), np.uint8))
-            )
+            return _stacked([fit_to(image, size) for image in whole], size)
         return _stacked([self._decoded(int(row), size) for row in chosen], size)
 
     def take(self, rows: ArrayLike | slice) -> ImageSet:
@@ -280,7 +198,7 @@ class ImageSet:
             _check_alike({image.shape[:2], decoded.shape[1:3]})
             decoded[len(good)] = image
             good.append(i)
-        source = _NamedArray(decoded[: len(good)], [self.names[i] for i in good])
+        source = NamedArray(decoded[: len(good)], [self.names[i] for i in good])
         return ImageSet(source, self.labels[good], self.classes), bad
 
     def pixels(
@@ -304,7 +222,7 @@ class ImageSet:
             fits = size is None or source.pixels.shape[1:3] == checked_size(size)
             whole = np.array_equal(self._rows, np.arange(len(source)))
             if fits and whole:
-                return _coloured(source.pixels, 3)
+                return coloured(source.pixels, 3)
             if fits:
                 return source.batch(self._rows)
         loaded, bad = self.load(size, workers=workers, progress=progress)
@@ -358,28 +276,18 @@ class ImageSet:
             try:
                 return self._decoded(row, size)
             except BadImage as bad:
-                return bad
+                return bad.with_traceback(None)  # which would keep the file's bytes alive
 
         if workers < 1:
             raise IT3Error(f"workers must be at least 1, but is {workers}")
         bar = Progress(len(self), title, progress)
+        ahead = _ONE_BY_ONE if workers == 1 else _AHEAD * workers
         with ThreadPoolExecutor(workers) as pool:
-            for start in range(0, len(self), _AHEAD):
-                rows = self._rows[start : start + _AHEAD].tolist()
+            for start in range(0, len(self), ahead):
+                rows = self._rows[start : start + ahead].tolist()
                 yield from map(tried, rows) if workers == 1 else pool.map(tried, rows)
                 bar.show(start + len(rows), f"{start + len(rows):,}/{len(self):,} images")
         bar.close()
-
-
-class _NamedArray(ArraySource):
-    """Decoded files keep their names."""
-
-    def __init__(self, pixels: Pixels, names: list[str]) -> None:
-        super().__init__(pixels, "images")
-        self._names = names
-
-    def name(self, row: int) -> str:
-        return self._names[row]
 
 
 def _index(rows: ArrayLike | slice) -> Any:

@@ -6,21 +6,25 @@ import gzip
 import io
 import os
 import tarfile
+import unicodedata
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 
 from it3_core import IT3Error, IT3Warning
 from it3_vision.data.images import SUFFIXES, BadImage, Pixels, read_image
 
 __all__ = ["FileSource", "Folder", "Tar", "Tree", "is_tar", "open_tree"]
 
-MOST_BYTES = 8 * 2**30  # a gzipped tar is unpacked into memory, up to here
+MOST_BYTES = 4 * 2**30  # a gzipped tar is unpacked into memory, up to here
 MOST_FILE_BYTES = 2**30  # and one member's bytes up to here
 _CHUNK = 16 * 2**20
 _TARS = (".tar", ".tar.gz", ".tgz")
+_FEW = 5  # names in an error
 
 Parts = tuple[str, ...]
 
@@ -36,6 +40,9 @@ class Tree(Protocol):
     def images(self, at: Parts = ()) -> list[str]:
         """Names of the images there, sorted."""
 
+    def seen(self, at: Parts = ()) -> list[str]:
+        """A few names of whatever is there, for an error."""
+
     def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
         """One image."""
 
@@ -48,6 +55,20 @@ def is_tar(name: str) -> bool:
 def open_tree(path: Path) -> Tree:
     """The folder or the tar at that path."""
     return Folder(path) if path.is_dir() else Tar(path)
+
+
+def shown(parts: Sequence[str]) -> str:
+    """A path that any terminal can print: a file's name may hold any byte."""
+    name = unicodedata.normalize("NFC", "/".join(parts))
+    return "".join(letter if letter.isprintable() else "�" for letter in name)
+
+
+def entries(folder: Path) -> list[str]:
+    """Names of what is in a folder, sorted; hidden ones apart."""
+    try:
+        return sorted(name for name in os.listdir(folder) if not _hidden(name))  # noqa: PTH208
+    except OSError as error:
+        raise IT3Error(f"{folder} can't be listed ({error.strerror})") from None
 
 
 def deep_images(tree: Tree, at: Parts) -> list[Parts]:
@@ -68,7 +89,7 @@ class FileSource:
         return len(self._files)
 
     def name(self, row: int) -> str:
-        return "/".join(self._files[row])
+        return shown(self._files[row])
 
     def image(self, row: int, smallest: int | None = None) -> Pixels:
         return self._tree.read(self._files[row], self._most_pixels, smallest)
@@ -103,9 +124,12 @@ class Folder:
     def images(self, at: Parts = ()) -> list[str]:
         return self._listed(at)[1]
 
+    def seen(self, at: Parts = ()) -> list[str]:
+        return [shown((name,)) for name in entries(self._root.joinpath(*at))[:_FEW]]
+
     def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
         path = self._root.joinpath(*file)
-        return read_image(path, most_pixels, name="/".join(file), smallest=smallest)
+        return read_image(path, most_pixels, name=shown(file), smallest=smallest)
 
     def _listed(self, at: Parts) -> tuple[list[str], list[str]]:
         if at not in self._seen:
@@ -125,7 +149,7 @@ class Folder:
                         if _is_image(entry.name):
                             images.append(entry.name)
                     elif entry.is_dir() or _is_image(entry.name):
-                        strange.append("/".join((*at, entry.name)))
+                        strange.append(shown((*at, entry.name)))
         except OSError as error:
             where = "/".join((self.title, *at))
             raise IT3Error(f"{where} can't be listed ({error.strerror})") from None
@@ -154,10 +178,11 @@ class Tar:
         self._members: dict[Parts, tuple[int, int]] = {}
         self._folders: dict[Parts, set[str]] = {}
         self._images: dict[Parts, list[str]] = {}
+        self._others: list[str] = []
         try:
             with self._opened() as file:
                 self._index(file)
-        except (tarfile.TarError, EOFError, OSError) as error:
+        except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             raise IT3Error(f"{self.title} is damaged or cut short ({error}): get it anew") from None
 
     def folders(self, at: Parts = ()) -> list[str]:
@@ -166,8 +191,11 @@ class Tar:
     def images(self, at: Parts = ()) -> list[str]:
         return sorted(self._images.get(at, ()))
 
+    def seen(self, at: Parts = ()) -> list[str]:
+        return [*self.folders(at), *self._others][:_FEW]
+
     def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
-        name = "/".join(file)
+        name = shown(file)
         start, size = self._members[file]
         if size > MOST_FILE_BYTES:
             raise BadImage(name, f"is larger than {MOST_FILE_BYTES / 2**30:g} GB")
@@ -179,24 +207,31 @@ class Tar:
                 data = tar.read(size)
         return read_image(data, most_pixels, name=name, smallest=smallest)
 
-    def _opened(self) -> IO[bytes]:
-        return self._path.open("rb") if self._unpacked is None else io.BytesIO(self._unpacked)
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        if self._unpacked is not None:
+            yield io.BytesIO(self._unpacked)
+            return
+        # Mapped, so that a header that claims gigabytes does not make room for them.
+        with self._path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as view:
+            yield cast(IO[bytes], view)
 
     def _gunzipped(self) -> bytes | None:
         try:
             with self._path.open("rb") as file:
                 if file.read(2) != b"\x1f\x8b":
                     return None
-            unpacked = bytearray()
+            chunks, size = [], 0
             with gzip.open(self._path) as stream:
                 while chunk := stream.read(_CHUNK):
-                    unpacked += chunk
-                    if len(unpacked) > MOST_BYTES:
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > MOST_BYTES:
                         raise IT3Error(
                             f"{self.title} unpacks to more than {MOST_BYTES / 2**30:g} GB of "
                             f"memory: gunzip it to a plain .tar, which is read where it is"
                         )
-            return bytes(unpacked)
+            return b"".join(chunks)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise IT3Error(f"{self.title} is damaged or cut short ({error}): get it anew") from None
         except OSError as error:
@@ -206,14 +241,20 @@ class Tar:
         strange = []
         with tarfile.open(fileobj=file, mode="r:") as tar:
             while (member := tar.next()) is not None:
+                if member.size < 0 or tar.offset <= member.offset:
+                    raise tarfile.ReadError("a size below zero")  # it would go round for ever
                 tar.members = []  # type: ignore[attr-defined]  # else it keeps them all
                 parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
-                if member.isdir() or not parts or not _is_image(parts[-1]):
+                if member.isdir() or not parts:
+                    continue
+                if not _is_image(parts[-1]):
+                    self._others.append(shown(parts[-1:]))
+                    del self._others[_FEW:]
                     continue
                 if any(_hidden(part) for part in parts if part != ".."):
                     continue
                 if member.issparse() or not member.isreg() or ".." in parts:
-                    strange.append(member.name)
+                    strange.append(shown(parts))
                     continue
                 self._add(parts, member.offset_data, member.size)
             # An unreadable header in the middle looks like the end to tarfile: so look for the end.
