@@ -805,6 +805,13 @@ def test_other_peoples_folders_are_left_alone(arrays: Path, tmp_path: Path) -> N
     assert {"fog.npy", "snow.npy"} <= set(tree(ours))
 
 
+def test_nothing_is_written_into_what_is_read(folders: Path) -> None:
+    for out in (folders, folders / "out"):
+        result = run(folders, out, "--type", "fog", "--workers", 1)
+        assert "would be read as images" in str(result.exception)
+    assert not (folders / "out").exists()
+
+
 def test_a_folder_that_cant_be_written(tmp_path: Path) -> None:
     images = np.zeros((2, 8, 8, 3), np.uint8)
     (tmp_path / "file").touch()
