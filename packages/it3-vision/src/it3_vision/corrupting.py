@@ -43,7 +43,7 @@ def parse_severities(text: str) -> tuple[int, ...]:
         ((1, 2, 3, 4, 5), (1, 3, 4, 5))
     """
     found: set[int] = set()
-    for part in "1-5".join(text.split("all")).split(","):
+    for part in text.replace("all", "1-5").split(","):
         first, _, last = part.partition("-")
         try:
             levels = range(int(first), int(last or first) + 1)
@@ -114,6 +114,8 @@ def corrupt(
     """
     cv2.setNumThreads(1)  # the work is shared out by images
     names, severities = parse_types(types), parse_severities(severity)
+    if out.resolve().is_relative_to(source.resolve()):
+        raise IT3Error(f"{out} lies in {source}, and would be read as images: write elsewhere")
     images = open_images(source, split=split)
     with pool(workers or len(os.sched_getaffinity(0))) as executor:
         done = corrupt_set(

@@ -21,7 +21,6 @@ TEXTURES = 5
 _SIDE = 1024
 
 
-@lru_cache(maxsize=16)
 def texture(number: int, scale: float, least: int) -> Images:
     """A picture of frost, RGB, and larger than `least` pixels in each direction.
 
@@ -34,7 +33,11 @@ def texture(number: int, scale: float, least: int) -> Images:
         >>> texture(0, 0.2, 32).shape
         (205, 205, 3)
     """
-    side = max(round(_SIDE * scale), round(1.1 * least) + 1)
+    return _resized(number, max(round(_SIDE * scale), round(1.1 * least) + 1))
+
+
+@lru_cache(maxsize=2 * TEXTURES)
+def _resized(number: int, side: int) -> Images:
     picture = _drawn(number)
     if side == len(picture):
         return picture

@@ -21,6 +21,7 @@ from it3_vision.corruptions.kinds import Benchmark, Images
 __all__ = ["contact_sheet", "specimen"]
 
 _LABEL = 150
+_FINE = ("pixelate", "jpeg_compression")  # what these do is lost when a picture is made smaller
 _GAP = 4
 
 
@@ -32,6 +33,8 @@ def contact_sheet(
     shown: int = 112,
 ) -> Images:
     """A row for each corruption: its name, the image, and the five severities.
+
+    Of pixelate and JPEG it shows the middle in full size, where the image is larger than shown.
 
     Args:
         image: uint8, RGB; corrupted at its own size.
@@ -55,12 +58,18 @@ def contact_sheet(
     for row, name in enumerate(names):
         top = head + row * (high + _GAP)
         _write(sheet, name, 6, top + high // 2)
+        middle = scale < 1 and name in _FINE
+        if middle:
+            _write(sheet, "(middle, full size)", 6, top + high // 2 + 16)
         for severity in range(6):
             made = corrupt(image, name, severity, benchmark=benchmark) if severity else image
             way = Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST
+            y, x = (height - high) // 2, (width - wide) // 2
             left = _LABEL + severity * (wide + _GAP)
-            sheet[top : top + high, left : left + wide] = Image.fromarray(made).resize(
-                (wide, high), way
+            sheet[top : top + high, left : left + wide] = (
+                made[y : y + high, x : x + wide]
+                if middle
+                else Image.fromarray(made).resize((wide, high), way)
             )
     return sheet
 

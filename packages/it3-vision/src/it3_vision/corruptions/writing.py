@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -34,12 +34,12 @@ from it3_vision.corruptions import (
     generator,
 )
 from it3_vision.corruptions import corrupt as corrupt_one
+from it3_vision.corruptions.files import prepare, whole, write
 from it3_vision.data import BadImage, ImageSet, fit_to
-from it3_vision.data.sets import ArraySource
+from it3_vision.data.sources import ArraySource
 
 __all__ = ["BAD_IMAGES", "Corrupted", "corrupt_set", "pool"]
 
-_NOTES = "corruptions.json"
 BAD_IMAGES = "bad_images.txt"
 _SEVERITIES = "severities.json"
 _SMALL = 84  # pixels: halfway, as factors go, between the benchmark's 32 and its 224
@@ -186,14 +186,14 @@ class _Job:
         total = len(self.rows) * len(self.names) * len(self.severities)
         bar = Progress(total, "corrupt", progress)
         try:
-            _prepare(self.out, self._notes())
+            prepare(self.out, self._notes())
             for count in self._stacks(done) if self.array else self._files(done, bar.say):
                 bar.show(count, f"{count:,}/{total:,} images")
             bar.show(total, f"{total:,} images", last=True)
             if len(done.bad) == len(self.rows):
                 raise IT3Error(f"none of the {len(self.rows)} images can be read: {done.bad[0]}")
             if done.bad:
-                _write(self.out / BAD_IMAGES, "".join(f"{bad}\n" for bad in done.bad).encode())
+                write(self.out / BAD_IMAGES, "".join(f"{bad}\n" for bad in done.bad).encode())
         except BrokenProcessPool:
             raise IT3Error(
                 "a worker was killed, perhaps for want of memory: nothing finished is lost, run "
@@ -250,11 +250,9 @@ class _Job:
     def _stacks(self, done: Corrupted) -> Iterator[int]:
         labels = np.tile(self.images.labels[self.rows], len(self.severities))
         small = labels.min() >= 0 and labels.max() < 256  # as published
-        _write(
-            self.out / "labels.npy", partial(np.save, arr=labels.astype("u1" if small else "i8"))
-        )
+        write(self.out / "labels.npy", partial(np.save, arr=labels.astype("u1" if small else "i8")))
         notes = {"severities": self.severities, "classes": self.images.classes}
-        _write(self.out / _SEVERITIES, json.dumps(notes).encode())
+        write(self.out / _SEVERITIES, json.dumps(notes).encode())
         each = len(self.rows) * len(self.severities)
         shape = (each, *self._pixels(self.rows[:1]).shape[1:])
         for name in self.names:
@@ -263,7 +261,7 @@ class _Job:
                 done.before += each
                 yield done.before + done.written
                 continue
-            with _whole(file) as stream:
+            with whole(file) as stream:
                 header = {"descr": "|u1", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(stream, header)
                 for part in self._in_order(_stack, self._stack_tasks(name)):
@@ -377,7 +375,7 @@ def _file(
         own = generator(seed, row, name)
         made = Image.fromarray(corrupt_one(image, name, severity, benchmark=benchmark, seed=own))
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _whole(path) as stream:
+        with whole(path) as stream:
             if path.suffix == ".png":
                 made.save(stream, "PNG")
             else:
@@ -405,48 +403,3 @@ def _settled(
         except BadImage:
             continue
     raise IT3Error("none of the images can be read")
-
-
-def _prepare(out: Path, notes: dict[str, Any]) -> None:
-    """The folder, if it is new, empty or of an earlier run with the same settings."""
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / _NOTES
-    if not file.exists():
-        if any(entry.name != f".{_NOTES}.part" for entry in out.iterdir()):
-            raise IT3Error(f"{out} holds other files: give a new folder, nothing is overwritten")
-        _write(file, (json.dumps(notes, indent=2) + "\n").encode())
-        return
-    try:
-        earlier = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        earlier = None
-    if not isinstance(earlier, dict):
-        raise IT3Error(f"{file} is damaged: give a new folder, or delete this one")
-    for key in notes.keys() | earlier.keys():
-        if earlier.get(key) != notes.get(key):
-            now, then = notes.get(key), earlier.get(key)
-            raise IT3Error(
-                f"{out} was begun with {key} {then}, now it is {now}: give the same again, or a "
-                "new folder"
-            )
-
-
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that is there under its name when all of it has been written, and not before."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as stream:
-            yield stream
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _write(path: Path, content: bytes | Callable[[IO[bytes]], None]) -> None:
-    with _whole(path) as stream:
-        if isinstance(content, bytes):
-            stream.write(content)
-        else:
-            content(stream)
