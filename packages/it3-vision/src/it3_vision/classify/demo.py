@@ -69,9 +69,8 @@ def _drawn(character: str, rng: np.random.Generator) -> NDArray[np.uint8]:
     turn[0, 1] += rng.uniform(-0.15, 0.15)  # a slant
     mask = cv2.warpAffine(mask, turn, (side, side))
     mask = cv2.resize(mask, (_SIZE, _SIZE), interpolation=cv2.INTER_AREA)
-    paper, ink = rng.uniform(0, 255, 3), rng.uniform(0, 255, 3)
-    while abs(paper.mean() - ink.mean()) < 60:
-        paper, ink = rng.uniform(0, 255, 3), rng.uniform(0, 255, 3)
+    paper = rng.uniform(140, 240) + rng.uniform(-30, 30, 3)
+    ink = rng.uniform(0, 90) + rng.uniform(-30, 30, 3)
     towards = rng.uniform(-1, 1, 2)
     places = np.linspace(-1, 1, _SIZE)
     light = 30 * (towards[0] * places[:, None] + towards[1] * places[None, :])[..., None]
