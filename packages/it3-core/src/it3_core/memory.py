@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -31,9 +32,26 @@ def peak_memory(call: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         call()
     assert seen.profiler is not None
+    # The profiler takes the release of what was there before, or what is left over from an earlier
+    # profile, for one of this call's: only what this call allocated is taken off again.
+    held: dict[int, int] = {}
     now = most = 0
-    for event in seen.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
+    for _, place, size in sorted(_allocations(seen.profiler.kineto_results)):
+        if size > 0:
+            held[place] = size
+            now += size
             most = max(most, now)
+        else:
+            now -= held.pop(place, 0)
     return most
+
+
+def _allocations(results: Any) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """When, where and how many bytes; fewer than none for a release."""
+    waiting = list(results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.name == "[memory]":
+            found = event.extra_fields
+            yield (event.start_time_ns, event.id), found.ptr, found.alloc_size
