@@ -1,5 +1,7 @@
 """What a user calls: the import, the version and the command line."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from importlib.metadata import version
@@ -8,44 +10,61 @@ from pathlib import Path
 import pytest
 
 import it3_vision
-
-COMMANDS = [
-    pytest.param([str(Path(sys.executable).with_name("it3-vision"))], id="script"),
-    pytest.param([sys.executable, "-m", "it3_vision"], id="module"),
-]
-
-
-def run(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+from it3_vision import classify, networks
+from it3_vision.__main__ import main
 
 
 def test_version_is_the_metadata_s() -> None:
     assert it3_vision.__version__ == version("it3-vision")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_says_what_it_is_for(command: list[str]) -> None:
-    done = run(command, "--help")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: it3-vision")
+def test_every_public_name_is_there() -> None:
+    for module in (classify, networks):
+        for name in module.__all__:
+            assert hasattr(module, name), name
+
+
+def test_the_script_is_there() -> None:
+    script = Path(sys.executable).with_name("it3-vision")
+    done = subprocess.run(
+        [script, "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "Usage: it3-vision" in done.stdout
     assert "images" in done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_without_arguments_it_helps(command: list[str]) -> None:
-    assert run(command).stdout == run(command, "--help").stdout
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_version_option(command: list[str]) -> None:
-    assert run(command, "--version").stdout == f"it3-vision {it3_vision.__version__}\n"
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_bad_usage_exits_with_2(command: list[str]) -> None:
-    done = run(command, "no-such-command")
+def test_the_module_can_be_run() -> None:
+    """And it loads neither torch's compiler nor the network for help: that would take seconds."""
+    command = [sys.executable, "-m", "it3_vision", "no-such-command"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "no-such-command" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"it3-vision {it3_vision.__version__}\n"
+
+
+@pytest.mark.parametrize("before", [[], ["classify"]])
+def test_without_arguments_it_helps(before: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main(before)
+    alone = capsys.readouterr()
+    assert main([*before, "--help"]) == 0
+    assert capsys.readouterr().out.strip() in (alone.out + alone.err)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert "Usage: it3-vision" in told
+    assert all(command in told for command in ("classify", "corrupt", "demo"))
+    assert main(["classify", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(command in told for command in ("train", "evaluate", "predict"))
+
+
+def test_bad_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no-such-command"]) == 2
+    assert "no-such-command" in capsys.readouterr().err

@@ -86,19 +86,29 @@ class Shifts:
 
     def pixels(self, size: int, name: str, most: int | None = None) -> Any:
         """The images of a level, as arrays."""
-        kind, _, severity = name.partition(" ")
         if self.folder is not None and name != CLEAN:
-            found = open_images(
-                self.folder, corruption=kind, severity=int(severity), classes=self.images.classes
-            )
-            return found.take(self._same(found, name)).batch(slice(most), size)
+            return self._read(name).batch(slice(most), size)
         clean = self.images.batch(slice(most), size)
         if name == CLEAN:
             return clean
+        kind, severity = name.split()
         return corrupt_all(clean, kind, int(severity), benchmark=benchmark(size), seed=self.seed)
 
-    def _same(self, found: ImageSet, name: str) -> Any:
-        """Which rows of a corrupted set are our images: the same names, or the same numbers."""
+    def check(self) -> None:
+        """Whether the folder holds all that is asked for: now, and not after an hour."""
+        if self.folder is not None:
+            for name in self.names()[1:]:
+                self._read(name)
+
+    def _read(self, name: str) -> ImageSet:
+        """Our images in a folder of corrupted ones: the same names, or the same numbers."""
+        kind, severity = name.split()
+        found = open_images(
+            Path(self.folder or ""),
+            corruption=kind,
+            severity=int(severity),
+            classes=self.images.classes,
+        )
         places = {text: row for row, text in enumerate(_bare(found))}
         if len(places) < len(found):
             raise IT3Error(
@@ -114,7 +124,7 @@ class Shifts:
             ) from problem
         if list(found.labels[rows]) != list(self.images.labels):
             raise IT3Error(f"{self.folder}: the labels of {name!r} are not those of the clean set")
-        return rows
+        return found.take(rows)
 
 
 @dataclass(frozen=True)
@@ -188,6 +198,7 @@ def evaluate_run(
     """
     if not batch_sizes or min(batch_sizes) < 1:
         raise IT3Error(f"batch sizes are whole numbers from 1 on, not {list(batch_sizes)}")
+    shifts.check()
     folder = make_folder(out if out is not None else run.folder / "evaluation")
     path = make_folder(folder / "parts") / f"{_identity(run, shifts)}.jsonl"
     records: dict[tuple[Any, ...], Record] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,10 @@ def _samples(run: Run, shifts: Shifts, found: Evaluation) -> list[str]:
         "The answer, after → where adaptation changed it; green is right. Below, the share of "
         "training images that are less unusual."
     )
-    return [picture(samples(lines, pixels, run.classes), "sample images with answers", note)]
+    with warnings.catch_warnings():
+        # A class may be called what no font at hand can write: boxes will do.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        return [picture(samples(lines, pixels, run.classes), "sample images with answers", note)]
 
 
 def _costs(found: Evaluation) -> list[str]:
