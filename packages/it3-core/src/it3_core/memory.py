@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -28,7 +30,7 @@ def peak_memory(call: Callable[[], object]) -> int:
         call()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with _no_chatter(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         call()
     assert seen.profiler is not None
     now = most = 0
@@ -37,3 +39,16 @@ def peak_memory(call: Callable[[], object]) -> int:
             now += event.nbytes()
             most = max(most, now)
     return most
+
+
+@contextmanager
+def _no_chatter() -> Iterator[None]:
+    """Sends what the profiler's own C++ code says, of no use to anyone here, nowhere."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
