@@ -92,8 +92,8 @@ class Demo:
 def run_demo(
     out: str | Path,
     *,
-    n: int = 3000,
-    tested: int = 256,
+    n: int = 2000,
+    tested: int = 128,
     seed: int = 0,
     epochs: int = 5,
     progress: bool = True,

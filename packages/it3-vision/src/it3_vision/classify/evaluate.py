@@ -144,7 +144,7 @@ class Evaluation:
     def by_corruption(self, severity: int, batch_size: int) -> list[list[str]]:
         """A line a method, a column a corruption: error in per cent."""
         names = self.shifts["corruptions"]
-        header = ["method", CLEAN, *names, MEAN]
+        header = ["method", CLEAN, *(name.replace("_", " ") for name in names), MEAN]
         levels = [CLEAN, *(f"{name} {severity}" for name in names), f"{MEAN} {severity}"]
         cells = {
             (row["method"], row["level"]): row
@@ -395,6 +395,7 @@ def _summary(rows: Iterable[Row], severity: int, memory: Mapping[str, float]) ->
     header = ["method", "batch", "clean", "corrupted", "against source", "clean against source",
               "cost", "memory"]  # fmt: skip
     lines = [header]
+    largest = max((row["batch_size"] or 0 for row in wanted), default=0)
     for row in sorted(wanted, key=lambda row: row["batch_size"] or 0):
         plain = clean.get((row["method"], row["batch_size"]))
         lines.append(
@@ -406,7 +407,8 @@ def _summary(rows: Iterable[Row], severity: int, memory: Mapping[str, float]) ->
                 _interval(row),
                 "" if plain is None else _interval(plain),
                 "" if row["cost"] is None else f"{row['cost']:.1f}",
-                _ratio(memory.get(row["method"])),
+                # Measured at the largest batch size, where it matters.
+                _ratio(memory.get(row["method"])) if row["batch_size"] in (None, largest) else "",
             ]
         )
     return lines
