@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from it3_core import IT3, ActMAD, Activations, AnswerStep, Classification, OnlineIT3, Source
+from it3_core import IT3, Activations, ActMAD, AnswerStep, Classification, OnlineIT3, Source
 from it3_core.memory import peak_memory
 from it3_core.norms import has_batch_norm
 from it3_core.tables import markdown_table
