@@ -7,6 +7,7 @@ a method is judged by.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -52,7 +53,7 @@ def choose(
     """
     chosen: dict[int, Tuning] = {}
     for size, number in (sizes or BATCHES).items():
-        images = held_out.sample(min(number, len(held_out)), seed)
+        images = held_out.sample(_whole_batches(min(number, len(held_out)), size), seed)
         pixels = images.batch(slice(None), prepare.size)
         x, y = prepare(pixels), torch.from_numpy(images.labels)
         kind = benchmark(prepare.size)
@@ -66,9 +67,7 @@ def choose(
             adapter,
             x,
             y,
-            shifts={
-                name: lambda _, shifted=shifted: shifted for name, shifted in corrupted.items()
-            },
+            shifts={name: partial(_given, shifted) for name, shifted in corrupted.items()},
             candidates=candidates(model, size),
             batch_size=size,
             harm=HARM / max(wrong, HARM),  # tune counts in shares of the error
@@ -77,8 +76,13 @@ def choose(
     return chosen
 
 
-def _given(shifted: Tensor, x: Tensor) -> Tensor:
+def _given(shifted: Tensor, _: Tensor) -> Tensor:
     return shifted
+
+
+def _whole_batches(number: int, size: int) -> int:
+    """A last batch of a few images has other statistics, and of one image perhaps none at all."""
+    return number - number % size if number > size else number
 
 
 def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
@@ -106,13 +110,15 @@ def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
 
 
 def benchmark(size: int) -> Benchmark:
-    """Whose constants suit images of this size: CIFAR-10-C's are milder, for 32 pixels.
+    """Whose constants suit images of this size, as for `it3-vision corrupt`.
+
+    CIFAR-10-C's are milder, for 32 pixels.
 
     Example:
         >>> benchmark(32), benchmark(224)
         ('cifar', 'imagenet')
     """
-    return "cifar" if size <= 64 else "imagenet"
+    return "cifar" if size <= 84 else "imagenet"
 
 
 def wrong_share(model: Conditioned, adapter: Classification, x: Tensor, y: Tensor) -> float:

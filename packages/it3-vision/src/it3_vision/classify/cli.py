@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -157,10 +158,12 @@ def evaluate(
         only=None if only is None else [name.strip() for name in only.split(";")],
         progress=not quiet,
     )
-    command = (
-        f"it3-vision classify evaluate {run} --data {data} --severities {severities} "
-        f"--batch-sizes {batch_sizes} --most {most} --seed {seed}"
-    )
+    asked = {"data": data, "split": split, "corrupted": corrupted, "corruptions": corruptions,
+             "severities": severities, "batch-sizes": batch_sizes, "most": most, "only": only,
+             "seed": seed, "out": out}  # fmt: skip
+    options = [str(x) for k, v in asked.items() if v is not None for x in (f"--{k}", v)]
+    slowly = [] if slow else ["--no-slow"]
+    command = shlex.join(["it3-vision", "classify", "evaluate", str(run), *options, *slowly])
     page = write_report(trained, shifts, found, found.folder / "report.html", command)
     print(markdown_table(found.summary(found.severities[-1])))
     print(f"\n{found.folder / 'table.md'}\n{page}")
@@ -203,8 +206,10 @@ def shifts_of(
     from it3_vision.corruptions import CORRUPTIONS, constants
     from it3_vision.data import open_images
 
-    names = CORRUPTIONS if corruptions == "all" else tuple(corruptions.split(","))
-    strengths = tuple(sorted(numbers(severities, "severities")))
+    names = tuple(dict.fromkeys(name.strip() for name in corruptions.split(",")))
+    if names == ("all",):
+        names = CORRUPTIONS
+    strengths = tuple(sorted(set(numbers(severities, "severities"))))
     for name in names:
         for severity in strengths:
             constants(name, severity, "imagenet")  # says what is wrong with either
@@ -215,6 +220,8 @@ def shifts_of(
     images, bad = images.sample(min(most, len(images)), seed).sound()
     for problem in bad[:5]:
         typer.echo(f"left out: {problem}", err=True)
+    if not len(images):
+        raise IT3Error(f"none of the images in {data} can be read: {bad[0]}")
     return Shifts(images, names, strengths, corrupted, seed)
 
 

@@ -134,6 +134,6 @@ def run_demo(
         slow=False,  # MEMO and TTT would take longer than all the rest
         progress=progress,
     )
-    command = f"it3-vision demo --n {n} --seed {seed}"
+    command = f"it3-vision demo --n {n} --tested {tested} --epochs {epochs} --seed {seed}"
     page = write_report(run, shifts, found, folder / "report.html", command)
     return Demo(run, found, page)

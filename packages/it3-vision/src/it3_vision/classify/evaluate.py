@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from it3_vision.classify.lineup import ONCE, Lineup, lineup
 from it3_vision.classify.runs import Run
 from it3_vision.corruptions import CORRUPTIONS, corrupt_all
 from it3_vision.data import ImageSet, open_images
+from it3_vision.methods.base import entropy
 
 __all__ = ["CLEAN", "Evaluation", "Shifts", "evaluate_run", "load_evaluation"]
 
@@ -64,14 +66,14 @@ class Shifts:
     folder: Path | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not self.corruptions or not self.severities:
+            raise IT3Error("name at least one corruption and one severity")
+
     def names(self) -> list[str]:
         """The levels' names: severity by severity, in the benchmark's order."""
         pairs = [f"{name} {severity}" for severity in self.severities for name in self.corruptions]
         return [CLEAN, *pairs]
-
-    def of(self, severity: int) -> list[str]:
-        """The levels of a severity."""
-        return [f"{name} {severity}" for name in self.corruptions]
 
     def levels(self, run: Run) -> dict[str, Callable[[], Level]]:
         """What `it3_core.evaluation` wants: each level is made when its turn comes."""
@@ -97,11 +99,14 @@ class Shifts:
 
     def _same(self, found: ImageSet, name: str) -> Any:
         """Which rows of a corrupted set are our images: the same names, or the same numbers."""
-        numbers = {text: row for row, text in enumerate(found.names)}
-        wanted = [_bare(text) for text in self.images.names]
-        by_name = {_bare(text): row for text, row in numbers.items()}
+        places = {text: row for row, text in enumerate(_bare(found))}
+        if len(places) < len(found):
+            raise IT3Error(
+                f"{self.folder}: two images of {name!r} have the same name but for their suffix: "
+                f"rename one of them"
+            )
         try:
-            rows = [by_name[text] for text in wanted]
+            rows = [places[text] for text in _bare(self.images)]
         except KeyError as problem:
             raise IT3Error(
                 f"{self.folder}: the images of {name!r} are not those of the clean set (there is "
@@ -181,6 +186,8 @@ def evaluate_run(
         only: names of methods; all by default. The source is always there.
         progress: whether to show how far it is.
     """
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise IT3Error(f"batch sizes are whole numbers from 1 on, not {list(batch_sizes)}")
     folder = make_folder(out if out is not None else run.folder / "evaluation")
     path = make_folder(folder / "parts") / f"{_identity(run, shifts)}.jsonl"
     records: dict[tuple[Any, ...], Record] = {}
@@ -214,8 +221,8 @@ def evaluate_run(
         "images": len(shifts.images),
     }
     described = {"corruptions": list(shifts.corruptions), "severities": list(shifts.severities)}
-    kept = [r for r in records.values() if only is None or r["method"] in {*only, "source"}]
     samples = _samples(run, shifts, largest)
+    kept = list(records.values())
     return _written(Evaluation(folder, described, kept, [], numbers, samples))
 
 
@@ -262,6 +269,8 @@ def _identity(run: Run, shifts: Shifts) -> str:
     """What records belong to: a file of its own for each network, tuning and test set."""
     tensors = dict(run.model.state_dict())
     tensors["labels"] = torch.from_numpy(shifts.images.labels)
+    # Other images may have the same names; the first ones give them away.
+    tensors["pixels"] = torch.tensor(shifts.pixels(run.prepare.size, CLEAN, 64))
     body = {
         "tunings": run.settings["tunings"],
         "names": list(shifts.images.names),
@@ -277,6 +286,7 @@ def _memory(run: Run, shifts: Shifts, chosen: Lineup, size: int) -> dict[str, fl
     Also of a plain forward pass that keeps what a backward pass would need: what the paper calls
     base, by its own figures (Tent's 1.07 is only possible so).
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler chats on stderr
     x = run.prepare(shifts.pixels(run.prepare.size, CLEAN, size))
     weights = sum(p.numel() * p.element_size() for p in run.model.parameters())
     found = {}
@@ -302,10 +312,8 @@ def _trust(run: Run, shifts: Shifts, progress: bool) -> dict[str, Any]:
         parts = []
         for part, labels in zip(batches(x, 64), torch.split(y, 64), strict=True):
             answer = method(part)
-            logs = answer.initial.log_softmax(1)
-            entropy = -(logs.exp() * logs).sum(1)
             right = 1 - run.adapter.error(answer.initial, labels)
-            parts.append((answer.error_before, entropy, right))
+            parts.append((answer.error_before, entropy(answer.initial), right))
             if len(labels) == 64:
                 means = [round(float(value.mean()), 6) for value in parts[-1]]
                 keys = ("error", "entropy", "accuracy")
@@ -314,10 +322,10 @@ def _trust(run: Run, shifts: Shifts, progress: bool) -> dict[str, Any]:
         found[name] = (torch.cat(columns[0]), torch.cat(columns[1]), torch.cat(columns[2]))
         bar.show(done + 1, name)
     bar.close()
-    error, entropy, right = (torch.cat([one[i] for one in found.values()]) for i in range(3))
+    error, unsure, right = (torch.cat([one[i] for one in found.values()]) for i in range(3))
     beyond = [one for name, one in found.items() if name != CLEAN]
     numbers: dict[str, Any] = {"batches": len(points)}
-    for index, (key, values) in enumerate((("error", error), ("entropy", entropy))):
+    for index, (key, values) in enumerate((("error", error), ("entropy", unsure))):
         over = [point[key] for point in points]
         accuracy = [point["accuracy"] for point in points]
         numbers[key] = {
@@ -432,10 +440,23 @@ def _interval(row: Mapping[str, Any]) -> str:
     return f"{row['difference']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
 
 
-def _bare(name: str) -> str:
-    """What a corrupted image and the clean one have in common: class and stem, or a number."""
-    path = Path(name)
-    return str(Path(path.parent.name) / path.stem) if path.suffix else path.name
+def _bare(images: ImageSet) -> list[str]:
+    """What corrupted images and the clean ones have in common.
+
+    Of files it is the class and what follows it, without the suffix, since bitmaps become PNGs;
+    of rows of an array their numbers.
+    """
+    found = []
+    for text, label in zip(images.names, images.labels, strict=True):
+        path, folder = PurePosixPath(text), images.classes[label]
+        above = path.parts[:-1]
+        if not path.suffix:
+            found.append(path.name)
+            continue
+        # The last of that name: in fog/5/5 the first is a severity.
+        inside = above[len(above) - above[::-1].index(folder) :] if folder in above else ()
+        found.append(str(PurePosixPath(folder, *inside, path.stem)))
+    return found
 
 
 def _written(found: Evaluation) -> Evaluation:

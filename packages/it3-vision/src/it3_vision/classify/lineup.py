@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,9 +108,14 @@ def _paper(run: Run, batch_size: int, norm: Norm) -> dict[str, Any]:
         and entry["settings"].get("anchor_gradient")
         and (entry["settings"].get("norm", "source") == "source") == (norm == "source")
     ]
-    best = max(tried, key=lambda entry: entry["gain"] or -1.0, default=None)
+    best = max(tried, key=_gain, default=None)
     lr = 2e-4 if best is None else float(best["settings"]["lr"])
     return {"lr": lr, "anchor_gradient": True, "trust_region": False, "norm": norm}
+
+
+def _gain(entry: Mapping[str, Any]) -> float:
+    """None stands for an error that was not finite; 0 is better than any loss."""
+    return -math.inf if entry["gain"] is None else float(entry["gain"])
 
 
 def _words(settings: dict[str, Any]) -> str:

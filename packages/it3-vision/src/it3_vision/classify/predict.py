@@ -66,10 +66,9 @@ class Prediction:
         if self.before is None:
             return f"{self.name}: {self.problem}"
         return (
-            f"{self.name}: {self.before} ({self.sure_before:.0%}".replace("%", " %")
-            + f") → {self.after} ({self.sure_after:.0%}".replace("%", " %")
-            + f"); more unusual than {self.percentile:.1f} % of the training images"
-            + (" (!)" if self.flagged else "")
+            f"{self.name}: {self.before} ({100 * (self.sure_before or 0):.0f} %) → "
+            f"{self.after} ({100 * (self.sure_after or 0):.0f} %); more unusual than "
+            f"{self.percentile:.1f} % of the training images{' (!)' if self.flagged else ''}"
         )
 
 
@@ -94,13 +93,14 @@ def predict(
     """
     found = [one for path in paths for one in _images(run, Path(path))]
     waiting = [(row, one) for row, one in enumerate(found) if not isinstance(one, Prediction)]
-    method = method_for(run, adapt, min(BATCH, max(1, len(waiting))))
+    # Batches of nearly equal size: a last one of one image would have no statistics of its own.
+    rows = np.array_split(np.arange(len(waiting)), max(1, -(-len(waiting) // BATCH)))
+    method = method_for(run, adapt, max(1, len(rows[-1])))
     answers: list[Prediction] = [
         one if isinstance(one, Prediction) else Prediction(one[0]) for one in found
     ]
-    bar = Progress(len(waiting), "predict", progress)
-    for start in range(0, len(waiting), BATCH):
-        part = waiting[start : start + BATCH]
+    bar, done = Progress(len(waiting), "predict", progress), 0
+    for part in ([waiting[row] for row in some] for some in rows if len(some)):
         x = run.prepare(np.stack([image for _, (_, image) in part]))
         answer = method(x)
         first, last = answer.initial.softmax(1), answer.prediction.softmax(1)
@@ -118,7 +118,8 @@ def predict(
                 float(percentiles[place]),
                 bool(flags[place]),
             )
-        bar.show(start + len(part), f"{start + len(part)} images")
+        done += len(part)
+        bar.show(done, f"{done} images")
     bar.close()
     return answers
 
@@ -153,8 +154,8 @@ def _images(run: Run, path: Path) -> list[Prediction | tuple[str, Any]]:
             return [Prediction(str(path), problem=problem.problem)]
         except IT3Error as problem:
             return [Prediction(str(path), problem=str(problem))]
-    return [_one(images, path, row, size) for images in [open_images(path)]
-            for row in range(len(images))]  # fmt: skip
+    images = open_images(path)
+    return [_one(images, path, row, size) for row in range(len(images))]
 
 
 def _one(images: ImageSet, path: Path, row: int, size: int) -> Prediction | tuple[str, Any]:

@@ -170,6 +170,7 @@ def train(
         ('0', '1', '2')
     """
     training = training or Training()
+    where = _device(device)
     folder = make_folder(out)
     known = {"format": FORMAT, "training": training.describe(), "classes": list(images.classes)}
     known["images"] = len(images)
@@ -213,9 +214,11 @@ def train(
         checkpoint=folder / "training.safetensors",
         seed=training.seed,
         progress=progress,
-        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=where,
     )
-    model.cpu()
+    # As `load_run` has it, bit for bit; and torch 2.13's group norm crashes where channels are
+    # last and only its own weights get a gradient, as in Fisher's information.
+    model.cpu().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
     seen = Feed(rest.sample(min(2000, len(rest)), training.seed), prepare)
     inputs = list(batches(seen.collate(list(range(len(seen))))[0], 64))
@@ -310,6 +313,18 @@ def _mixed_precision(model: nn.Module, adapter: Any, x: Tensor, y: Tensor, *, lo
     """The loss, in bfloat16 where a GPU computes it: that needs no scaling of the loss."""
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
         return loss(model, adapter, x, y).float()  # type: ignore[no-any-return]
+
+
+def _device(wanted: torch.device | str | None) -> torch.device | str:
+    """Where to train, after a look whether it is there."""
+    if wanted is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
+        reason = str(problem).strip().splitlines()[0]
+        raise IT3Error(f"can't train on {str(wanted)!r}: {reason}") from problem
+    return wanted
 
 
 def _gathered(images: ImageSet, size: int, progress: bool) -> tuple[ImageSet, list[BadImage]]:
