@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from it3_core import IT3Error
 from it3_core.checkpoint import misfit
+from it3_core.tensorfile import under
 
 __all__ = ["load_weights"]
 
@@ -27,7 +28,7 @@ def load_weights(
 
     Args:
         network: not yet conditioned: `condition` and `widen` start from its weights.
-        path: the file.
+        path: the file; or a RUN's `model.safetensors`, whose network is taken without its signal.
         new_head: leave the last layer, `fc`, as it is: the file's knows other classes.
 
     Example:
@@ -42,7 +43,7 @@ def load_weights(
         True
     """
     place = Path(path)
-    weights = _read(place)
+    weights = _bare(_read(place))
     own = network.state_dict()
     if new_head:
         weights = {name: value for name, value in weights.items() if not name.startswith("fc.")}
@@ -55,6 +56,14 @@ def load_weights(
         head = "" if new_head or "fc." not in wrong else "; for other classes, ask for a new head"
         raise IT3Error(f"{place} does not fit this network ({wrong}){head}")
     network.load_state_dict(weights)
+
+
+def _bare(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights under the network's own names, also where the file is one of ours."""
+    for prefix in ("weights.model.", "model.model."):
+        if any(name.startswith(prefix) for name in weights):
+            return under(prefix, weights)
+    return weights
 
 
 def _read(place: Path) -> dict[str, Tensor]:
