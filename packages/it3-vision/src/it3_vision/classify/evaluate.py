@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -286,7 +285,6 @@ def _memory(run: Run, shifts: Shifts, chosen: Lineup, size: int) -> dict[str, fl
     Also of a plain forward pass that keeps what a backward pass would need: what the paper calls
     base, by its own figures (Tent's 1.07 is only possible so).
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler chats on stderr
     x = run.prepare(shifts.pixels(run.prepare.size, CLEAN, size))
     weights = sum(p.numel() * p.element_size() for p in run.model.parameters())
     found = {}
