@@ -85,7 +85,8 @@ def measure(norm: Normalisation, size: int, seconds: float) -> list[list[str]]:
             return plain(x)  # type: ignore[no-any-return]
 
     compared = methods(model, adapter, size)
-    runs = {"forward": forward, **{name: partial(m, x) for name, m in compared.items()}}
+    runs: dict[str, Callable[[], Any]] = {"forward": forward}
+    runs |= {name: partial(method, x) for name, method in compared.items()}
     times = cpu_seconds(runs, seconds)
     peaks = {name: weights + peak_memory(run) for name, run in runs.items()}
     graph = weights + peak_memory(partial(plain, x))
