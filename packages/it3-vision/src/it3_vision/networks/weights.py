@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from it3_core import IT3Error
 from it3_core.checkpoint import misfit
+from it3_core.norms import has_batch_norm
 from it3_core.tensorfile import under
 
 __all__ = ["load_weights"]
@@ -27,7 +28,8 @@ def load_weights(
     "resnet18.safetensors")`.
 
     Args:
-        network: not yet conditioned: `condition` and `widen` start from its weights.
+        network: not yet conditioned: `condition` and `widen` start from its weights. One with
+            group norm takes the weights of one with batch norm, without the statistics.
         path: the file; or a RUN's `model.safetensors`, whose network is taken without its signal.
         new_head: leave the last layer, `fc`, as it is: the file's knows other classes.
 
@@ -51,11 +53,17 @@ def load_weights(
     for name, value in own.items():  # older files lack these counters, which nothing depends on
         if name.endswith("num_batches_tracked"):
             weights.setdefault(name, torch.zeros_like(value))
+    if not has_batch_norm(network):  # group norm can start from batch norm's scales and shifts
+        weights = {name: value for name, value in weights.items() if not _is_statistic(name)}
     wrong = misfit(weights, network)
     if wrong:
         head = "" if new_head or "fc." not in wrong else "; for other classes, ask for a new head"
         raise IT3Error(f"{place} does not fit this network ({wrong}){head}")
     network.load_state_dict(weights)
+
+
+def _is_statistic(name: str) -> bool:
+    return name.endswith((".running_mean", ".running_var", ".num_batches_tracked"))
 
 
 def _bare(weights: dict[str, Tensor]) -> dict[str, Tensor]:
