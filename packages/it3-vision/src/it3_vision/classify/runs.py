@@ -179,7 +179,9 @@ def train(
         return finished
     images, bad = _gathered(images, training.network.size, progress)
     held_out, rest = _parts(images, training.seed)
-    prepare = Preparation.fit(rest.take(slice(20_000)).pixels(training.network.size))
+    # A sample, not the first ones: folders come class by class.
+    some = rest.sample(min(20_000, len(rest)), training.seed)
+    prepare = Preparation.fit(some.batch(slice(None), training.network.size))
     adapter = Classification(len(images.classes))
     with torch.random.fork_rng([]):
         torch.manual_seed(training.seed)
