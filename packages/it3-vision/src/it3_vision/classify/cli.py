@@ -87,7 +87,7 @@ def train(
     flip: Annotated[bool, typer.Option(help="Not for digits and letters.")] = True,
     weights: Annotated[Path | None, typer.Option(help="A safetensors file to start from.")] = None,
     new_head: Annotated[bool, typer.Option(help="WEIGHTS know other classes.")] = False,
-    normalise: Annotated[Normalise, typer.Option(help="imagenet: as WEIGHTS from there expect.")] = (
+    normalise: Annotated[Normalise, typer.Option(help="imagenet: for WEIGHTS from there.")] = (
         Normalise.data
     ),
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
