@@ -167,15 +167,23 @@ PEERS = {
     "tabular": [],
     "wings": [],
     "wings_cost": [],
+    "vision": [],
+    "corrupt": [],
 }
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure, beside the peers: core (the default), tabular, wings or wings_cost after --."""
+    """Measure, beside the peers: core (the default), or another of PEERS after --."""
     what, *options = session.posargs or ["core"]
     if what not in PEERS:
         session.error(f"there is no benchmark {what!r}: name one of {', '.join(PEERS)}")
-    packages = {"tabular": ["tabular[plots]"], "wings": ["aero"], "wings_cost": ["aero"]}
+    packages = {
+        "tabular": ["tabular[plots]"],
+        "wings": ["aero"],
+        "wings_cost": ["aero"],
+        "vision": ["vision"],
+        "corrupt": ["vision"],
+    }
     install(session, *PEERS[what], packages=["core[plots]", *packages.get(what, [])])
     session.run("python", f"tools/bench/{what}.py", *options)

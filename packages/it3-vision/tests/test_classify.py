@@ -32,7 +32,7 @@ from it3_vision.classify.report import write_report
 from it3_vision.corruptions import corrupt_all
 from it3_vision.corruptions.writing import corrupt_set
 from it3_vision.data import ImageSet, Preparation, open_images
-from it3_vision.networks import NetworkSettings
+from it3_vision.networks import NetworkSettings, bare, load_weights
 
 CLASSES = ["red", "green", "<b>blue & co</b>"]
 SIZE = 16
@@ -152,6 +152,14 @@ class TestTraining:
         assert same_weights(run, again)
         assert again.history["train"] == run.history["train"]
         assert calls[0] == 16
+
+    def test_another_training_can_start_from_it(self, run: Run) -> None:
+        for name in ("model.safetensors", "training.safetensors"):
+            network = bare(TINY.network, 3)
+            load_weights(network, run.folder / name)
+            mine, theirs = network.state_dict(), run.model.model.state_dict()
+            assert mine.keys() == theirs.keys()
+            assert all(torch.equal(mine[k], theirs[k]) for k in mine)
 
     def test_held_out_images_are_not_trained_on(self) -> None:
         images = squares(240)

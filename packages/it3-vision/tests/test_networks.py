@@ -161,6 +161,12 @@ class TestWeights:
         load_weights(here, tmp_path / "w.safetensors")
         assert all(torch.equal(here.state_dict()[name], value) for name, value in weights.items())
 
+    def test_group_norm_starts_from_batch_norms_scales(self, tmp_path: Path) -> None:
+        there, here = varied(ResNet(18, 4, width=8)), ResNet(18, 4, width=8, norm="group")
+        load_weights(here, saved(there, tmp_path / "w.safetensors"))
+        weights = there.state_dict()
+        assert all(torch.equal(value, weights[name]) for name, value in here.state_dict().items())
+
     def test_new_head(self, tmp_path: Path) -> None:
         there, here = varied(ResNet(18, 9, width=8)), ResNet(18, 4, width=8)
         head = here.fc.weight.clone()

@@ -179,21 +179,30 @@ def _adam(weights: Tensor, gradient: Tensor, lr: float, memory: dict[str, Tensor
     with torch.no_grad():
         if gradient.dtype in (torch.float16, torch.bfloat16):
             gradient = gradient.float()
-        if memory:
-            memory["step"] += 1
-            memory["mean"].lerp_(gradient, 1 - beta1)
-            memory["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        else:  # from zero: most episodes have one step, so this is the common case
+        if not memory:
+            # From zero both moments are the gradient's own, and the step is g / (|g| + ε). Most
+            # episodes end here, so the moments are made when a second step needs them.
+            memory["first"] = gradient.clone()
+            _move(weights, gradient, gradient.abs().add_(epsilon), -lr)
+            return
+        if "first" in memory:
+            first = memory.pop("first")
             memory["step"] = torch.ones(())
-            memory["mean"] = gradient * (1 - beta1)
-            memory["square"] = gradient.square().mul_(1 - beta2)
+            memory["mean"] = first * (1 - beta1)
+            memory["square"] = first.square_().mul_(1 - beta2)
+        memory["step"] += 1
+        memory["mean"].lerp_(gradient, 1 - beta1)
+        memory["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         step = int(memory["step"])
         spread = memory["square"].sqrt().div_(math.sqrt(1 - beta2**step)).add_(epsilon)
-        rate = -lr / (1 - beta1**step)
-        if spread.dtype == weights.dtype:
-            weights.addcdiv_(memory["mean"], spread, value=rate)
-        else:
-            weights.add_((memory["mean"] / spread).mul_(rate).to(weights.dtype))
+        _move(weights, memory["mean"], spread, -lr / (1 - beta1**step))
+
+
+def _move(weights: Tensor, towards: Tensor, spread: Tensor, rate: float) -> None:
+    if spread.dtype == weights.dtype:
+        weights.addcdiv_(towards, spread, value=rate)
+    else:
+        weights.add_((towards / spread).mul_(rate).to(weights.dtype))
 
 
 _RULES: dict[str, Callable[[Tensor, Tensor, float, dict[str, Tensor]], None]] = {

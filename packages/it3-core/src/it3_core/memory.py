@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,7 +31,7 @@ def peak_memory(call: Callable[[], object]) -> int:
         call()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with _no_chatter(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         call()
     assert seen.profiler is not None
     # The profiler takes the release of what was there before, or what is left over from an earlier
@@ -55,3 +57,16 @@ def _allocations(results: Any) -> Iterator[tuple[tuple[int, int], int, int]]:
         if event.name == "[memory]":
             found = event.extra_fields
             yield (event.start_time_ns, event.id), found.ptr, found.alloc_size
+
+
+@contextmanager
+def _no_chatter() -> Iterator[None]:
+    """Sends what the profiler's own C++ code says, of no use to anyone here, nowhere."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

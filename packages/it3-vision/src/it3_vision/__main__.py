@@ -45,9 +45,9 @@ def _options(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for all of it.")] = Path("it3-vision-demo"),
-    n: Annotated[int, typer.Option(min=200, help="Images to train on.")] = 3000,
-    tested: Annotated[int, typer.Option(min=32, help="Images to test on.")] = 256,
-    epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 10,
+    n: Annotated[int, typer.Option(min=200, help="Images to train on.")] = 2000,
+    tested: Annotated[int, typer.Option(min=32, help="Images to test on.")] = 128,
+    epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:

@@ -42,6 +42,13 @@ class Norm(StrEnum):
     group = "group"
 
 
+class Normalise(StrEnum):
+    """Whose mean and deviation images are normalised by."""
+
+    data = "data"
+    imagenet = "imagenet"
+
+
 class Second(StrEnum):
     """What the second pass is given in training."""
 
@@ -80,6 +87,9 @@ def train(
     flip: Annotated[bool, typer.Option(help="Not for digits and letters.")] = True,
     weights: Annotated[Path | None, typer.Option(help="A safetensors file to start from.")] = None,
     new_head: Annotated[bool, typer.Option(help="WEIGHTS know other classes.")] = False,
+    normalise: Annotated[Normalise, typer.Option(help="imagenet: for WEIGHTS from there.")] = (
+        Normalise.data
+    ),
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Processes that prepare images.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")] = None,
@@ -97,7 +107,17 @@ def train(
     images = open_images(data, split=split)
     settings = NetworkSettings(network, preset.value, norm.value, layer, size)
     training = Training(
-        settings, epochs, batch_size, lr, second.value, rotation, flip, seed, weights, new_head
+        settings,
+        epochs,
+        batch_size,
+        lr,
+        second.value,
+        rotation,
+        flip,
+        seed,
+        weights,
+        new_head,
+        normalise.value,
     )
     run = train_run(
         images,

@@ -92,10 +92,10 @@ class Demo:
 def run_demo(
     out: str | Path,
     *,
-    n: int = 3000,
-    tested: int = 256,
+    n: int = 2000,
+    tested: int = 128,
     seed: int = 0,
-    epochs: int = 10,
+    epochs: int = 5,
     progress: bool = True,
     say: Callable[[str], object] = print,
 ) -> Demo:
@@ -115,7 +115,7 @@ def run_demo(
         NetworkSettings(preset="tiny"),
         epochs=epochs,
         batch_size=32,
-        lr=0.1,
+        lr=0.05,
         flip=False,
         seed=seed,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -159,7 +158,7 @@ class Evaluation:
     def by_corruption(self, severity: int, batch_size: int) -> list[list[str]]:
         """A line a method, a column a corruption: error in per cent."""
         names = self.shifts["corruptions"]
-        header = ["method", CLEAN, *names, MEAN]
+        header = ["method", CLEAN, *(name.replace("_", " ") for name in names), MEAN]
         levels = [CLEAN, *(f"{name} {severity}" for name in names), f"{MEAN} {severity}"]
         cells = {
             (row["method"], row["level"]): row
@@ -297,7 +296,6 @@ def _memory(run: Run, shifts: Shifts, chosen: Lineup, size: int) -> dict[str, fl
     Also of a plain forward pass that keeps what a backward pass would need: what the paper calls
     base, by its own figures (Tent's 1.07 is only possible so).
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler chats on stderr
     x = run.prepare(shifts.pixels(run.prepare.size, CLEAN, size))
     weights = sum(p.numel() * p.element_size() for p in run.model.parameters())
     found = {}
@@ -414,6 +412,7 @@ def _summary(rows: Iterable[Row], severity: int, memory: Mapping[str, float]) ->
     header = ["method", "batch", "clean", "corrupted", "against source", "clean against source",
               "cost", "memory"]  # fmt: skip
     lines = [header]
+    largest = max((row["batch_size"] or 0 for row in wanted), default=0)
     for row in sorted(wanted, key=lambda row: row["batch_size"] or 0):
         plain = clean.get((row["method"], row["batch_size"]))
         lines.append(
@@ -425,7 +424,8 @@ def _summary(rows: Iterable[Row], severity: int, memory: Mapping[str, float]) ->
                 _interval(row),
                 "" if plain is None else _interval(plain),
                 "" if row["cost"] is None else f"{row['cost']:.1f}",
-                _ratio(memory.get(row["method"])),
+                # Measured at the largest batch size, where it matters.
+                _ratio(memory.get(row["method"])) if row["batch_size"] in (None, largest) else "",
             ]
         )
     return lines

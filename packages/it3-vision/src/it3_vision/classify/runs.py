@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -69,6 +69,8 @@ class Training:
         seed: of the first weights, the held-out images, their order and their variation.
         weights: a safetensors file to start from, with torchvision's names.
         new_head: whether these weights' last layer knows other classes.
+        normalise: by the training images' own mean and deviation, or by ImageNet's, as weights
+            that were trained there expect.
 
     Example:
         >>> Training(epochs=3).network.name
@@ -85,6 +87,7 @@ class Training:
     seed: int = 0
     weights: str | os.PathLike[str] | None = None
     new_head: bool = False
+    normalise: Literal["data", "imagenet"] = "data"
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
@@ -179,7 +182,7 @@ def train(
         return finished
     images, bad = _gathered(images, training.network.size, progress)
     held_out, rest = _parts(images, training.seed)
-    prepare = Preparation.fit(rest.take(slice(20_000)).pixels(training.network.size))
+    prepare = _preparation(rest, training)
     adapter = Classification(len(images.classes))
     with torch.random.fork_rng([]):
         torch.manual_seed(training.seed)
@@ -344,6 +347,17 @@ def _gathered(images: ImageSet, size: int, progress: bool) -> tuple[ImageSet, li
             f"give 20 at least, and 2 of each class"
         )
     return images, bad
+
+
+def _preparation(images: ImageSet, training: Training) -> Preparation:
+    """How images become tensors, by a sample of all: folders come class by class."""
+    size = training.network.size
+    if training.normalise == "imagenet":
+        return Preparation(size, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    if training.normalise != "data":
+        raise IT3Error(f'images are normalised by "data" or "imagenet", not {training.normalise!r}')
+    some = images.sample(min(20_000, len(images)), training.seed)
+    return Preparation.fit(some.batch(slice(None), size))
 
 
 def _parts(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:

@@ -99,7 +99,8 @@ def bare(settings: NetworkSettings, classes: int) -> nn.Module:
     """The network without a signal, with first weights.
 
     Example:
-        >>> sum(p.numel() for p in bare(NetworkSettings("resnet18", "paper"), 1000).parameters())
+        >>> network = bare(NetworkSettings("resnet18", "paper", size=224), 1000)
+        >>> sum(p.numel() for p in network.parameters())
         11689512
     """
     if settings.name == "dla":

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from it3_core import IT3Error
 from it3_core.checkpoint import misfit
+from it3_core.norms import has_batch_norm
+from it3_core.tensorfile import under
 
 __all__ = ["load_weights"]
 
@@ -26,8 +28,9 @@ def load_weights(
     "resnet18.safetensors")`.
 
     Args:
-        network: not yet conditioned: `condition` and `widen` start from its weights.
-        path: the file.
+        network: not yet conditioned: `condition` and `widen` start from its weights. One with
+            group norm takes the weights of one with batch norm, without the statistics.
+        path: the file; or a RUN's `model.safetensors`, whose network is taken without its signal.
         new_head: leave the last layer, `fc`, as it is: the file's knows other classes.
 
     Example:
@@ -42,7 +45,7 @@ def load_weights(
         True
     """
     place = Path(path)
-    weights = _read(place)
+    weights = _bare(_read(place))
     own = network.state_dict()
     if new_head:
         weights = {name: value for name, value in weights.items() if not name.startswith("fc.")}
@@ -50,11 +53,25 @@ def load_weights(
     for name, value in own.items():  # older files lack these counters, which nothing depends on
         if name.endswith("num_batches_tracked"):
             weights.setdefault(name, torch.zeros_like(value))
+    if not has_batch_norm(network):  # group norm can start from batch norm's scales and shifts
+        weights = {name: value for name, value in weights.items() if not _is_statistic(name)}
     wrong = misfit(weights, network)
     if wrong:
         head = "" if new_head or "fc." not in wrong else "; for other classes, ask for a new head"
         raise IT3Error(f"{place} does not fit this network ({wrong}){head}")
     network.load_state_dict(weights)
+
+
+def _is_statistic(name: str) -> bool:
+    return name.endswith((".running_mean", ".running_var", ".num_batches_tracked"))
+
+
+def _bare(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights under the network's own names, also where the file is one of ours."""
+    for prefix in ("weights.model.", "model.model."):
+        if any(name.startswith(prefix) for name in weights):
+            return under(prefix, weights)
+    return weights
 
 
 def _read(place: Path) -> dict[str, Tensor]:
