@@ -76,7 +76,7 @@ def lineup(run: Run, batch_size: int, *, slow: bool = True) -> Lineup:
     told["IT³ auto"] = repr(auto.chosen)
     online = {**_paper(run, batch_size, norm), "trust_region": True}
     found["online IT³"] = OnlineIT3(model, adapter, **online)
-    told["online IT³"] = _words(online)
+    told["online IT³"] = f"{_words(online)}, no further than F's answer; weights are kept"
     found["ActMAD"] = ActMAD(model, adapter, run.activations, norm=norm)
     found["Tent"] = Tent(model, adapter, norm=norm)
     found["Tent, episodic"] = Tent(model, adapter, norm=norm, online=False)
@@ -92,7 +92,8 @@ def lineup(run: Run, batch_size: int, *, slow: bool = True) -> Lineup:
         flip = bool(run.settings["training"]["flip"])
         augment = AugMix(run.prepare.mean, run.prepare.std, flip=flip)
         found["MEMO"] = MEMO(model, adapter, augment, copies=16)
-        told["MEMO"] = "16 AugMix copies of each image, SGD at 5e-3, statistics blended"
+        blended = ", statistics blended" if statistics else ""
+        told["MEMO"] = f"16 AugMix copies of each image, SGD at 5e-3{blended}"
         if run.rotates:
             found["TTT"] = TTT(model, adapter, steps=1, lr=1e-3)
             told["TTT"] = "each image's four rotations, one step of SGD at 1e-3"
