@@ -168,6 +168,15 @@ class TestTraining:
         assert sorted([*held_out.names, *rest.names]) == sorted(images.names)
         assert list(runs._parts(images, 4)[0].names) != list(held_out.names)
 
+    def test_images_are_normalised_by_their_own_mean_or_by_imagenets(self) -> None:
+        images = squares(30)
+        mean = images.batch(slice(None)).mean((0, 1, 2)) / 255
+        assert np.allclose(runs._preparation(images, TINY).mean, mean, atol=1e-3)
+        told = runs._preparation(images, replace(TINY, normalise="imagenet"))
+        assert told.mean == (0.485, 0.456, 0.406)
+        with pytest.raises(IT3Error, match="images are normalised by "):
+            runs._preparation(images, replace(TINY, normalise="mnist"))  # type: ignore[arg-type]
+
     def test_unreadable_images_are_left_out(self, tmp_path: Path) -> None:
         for row in range(24):
             folder = tmp_path / "ab"[row % 2]

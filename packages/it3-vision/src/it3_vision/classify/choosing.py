@@ -122,7 +122,16 @@ def benchmark(size: int) -> Benchmark:
 
 
 def wrong_share(model: Conditioned, adapter: Classification, x: Tensor, y: Tensor) -> float:
-    """The share of wrong answers of the network as it is."""
+    """The share of wrong answers of the network as it is.
+
+    Example:
+        >>> from it3_vision.networks import NetworkSettings, build
+        >>> adapter, x = Classification(3), torch.randn(4, 3, 16, 16)
+        >>> model = build(NetworkSettings(preset="tiny"), adapter).eval()
+        >>> right = model(x, adapter.neutral(x)).argmax(1)
+        >>> wrong_share(model, adapter, x, right), wrong_share(model, adapter, x, (right + 1) % 3)
+        (0.0, 1.0)
+    """
     with torch.no_grad():
         wrong = [
             adapter.error(model(part, adapter.neutral(part)), label)
