@@ -164,11 +164,13 @@ def train(
 
     Example:
         >>> import tempfile, numpy as np
-        >>> pixels = np.random.default_rng(0).integers(0, 255, (60, 16, 16, 3), np.uint8)
-        >>> images = ImageSet.from_array(pixels, [0, 1, 2] * 20)
-        >>> tiny = Training(NetworkSettings("dla", "tiny", size=16), epochs=1, batch_size=16)
+        >>> labels = np.arange(200) % 3
+        >>> pixels = np.random.default_rng(0).integers(0, 155, (200, 16, 16, 3), np.uint8)
+        >>> pixels[np.arange(200), :, :, labels] += 50  # red, green and blue ones
+        >>> images = ImageSet.from_array(pixels, labels)
+        >>> tiny = Training(NetworkSettings("dla", "tiny", size=16), epochs=2, batch_size=16)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = train(images, folder, tiny, tuned={4: 8}, progress=False)
+        ...     run = train(images, folder, tiny, tuned={8: 8}, progress=False)
         ...     load_run(folder).classes
         ('0', '1', '2')
     """
