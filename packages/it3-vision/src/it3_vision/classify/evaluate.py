@@ -301,8 +301,12 @@ def _memory(run: Run, shifts: Shifts, chosen: Lineup, size: int) -> dict[str, fl
     found = {}
     for name, method in chosen.methods.items():
         asked = x[:1] if name in ("MEMO", "TTT") else x
-        method(asked)  # what is made once is made now
-        found[name] = weights + peak_memory(partial(method, asked))
+        try:
+            method(asked)  # what is made once is made now
+            found[name] = weights + peak_memory(partial(method, asked))
+        except Exception:  # its records say why, and the others' are not lost for it
+            if name == "source":
+                raise
     base = found["source"]
     recorded = weights + peak_memory(lambda: run.model(x, run.adapter.neutral(x)))
     ratios = {name: round(value / base, 2) for name, value in found.items()}
