@@ -253,7 +253,10 @@ class TestChoosing:
     def test_the_tuning_for_a_batch_size(self, run: Run) -> None:
         small, large = (replace(run.tunings[12], reason=text) for text in ("small", "large"))
         both = replace(run, tunings={4: small, 16: large})
-        assert [both.tuning(n).reason for n in (1, 4, 15, 16, 99)] == ["small"] * 3 + ["large"] * 2
+        assert [both.tuning(n).reason for n in (4, 15, 16, 99)] == ["small"] * 2 + ["large"] * 2
+        alone = both.tuning(3)  # statistics of a batch, say, are nothing for a few images
+        assert alone.chosen.method == "Source"
+        assert alone.reason == "No adaptation: it was tuned for batches of 4 images and more."
 
     def test_no_gain_is_better_than_a_loss(self, run: Run) -> None:
         def entry(lr: float, gain: float | None) -> dict[str, Any]:

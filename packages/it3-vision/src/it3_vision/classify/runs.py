@@ -34,7 +34,7 @@ from it3_core.checkpoint import load, save
 from it3_core.files import make_folder, read_json, write_json
 from it3_core.losses import SecondSignal
 from it3_core.training import fit
-from it3_core.tuning import Tuning
+from it3_core.tuning import Candidate, Tuning
 from it3_vision import __version__
 from it3_vision.augmentation import Feed, augmentation
 from it3_vision.classify.choosing import choose, wrong_share
@@ -126,9 +126,13 @@ class Run:
         return bool(self.settings["training"]["rotation"])
 
     def tuning(self, batch_size: int) -> Tuning:
-        """What was chosen for batches of this size."""
+        """What was chosen for batches of this size: nothing, if all tuning was for larger ones."""
         fitting = [size for size in self.tunings if size <= batch_size]
-        return self.tunings[max(fitting, default=min(self.tunings))]
+        if fitting:
+            return self.tunings[max(fitting)]
+        least = min(self.tunings, default=1)
+        reason = f"No adaptation: it was tuned for batches of {least} images and more."
+        return Tuning(Candidate("Source"), reason, ())
 
     def method(self, batch_size: int) -> Method:
         """The same, ready to answer."""
