@@ -34,7 +34,6 @@ def test_the_script_is_there() -> None:
 
 
 def test_the_module_can_be_run() -> None:
-    """And it loads neither torch's compiler nor the network for help: that would take seconds."""
     command = [sys.executable, "-m", "it3_vision", "no-such-command"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
