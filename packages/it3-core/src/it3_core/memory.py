@@ -13,18 +13,22 @@ from torch.profiler import ProfilerActivity, profile
 __all__ = ["peak_memory"]
 
 
-def peak_memory(call: Callable[[], object]) -> int:
+def peak_memory(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
     """The most bytes of tensors that a call had allocated at once, above what there was before.
 
     Every allocation and release of torch's own allocator is counted, so that the number is
     exact and the same on every run; what Python and the libraries take is not in it.
+
+    Args:
+        call: what to measure; call it once before, so that what is made once is there.
+        device: whose memory.
 
     Example:
         >>> import torch
         >>> peak_memory(lambda: torch.zeros(250, 1000) + 1) // 1_000_000
         2
     """
-    if torch.cuda.is_available():
+    if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

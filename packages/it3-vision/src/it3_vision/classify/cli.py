@@ -25,6 +25,7 @@ app = typer.Typer(
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+Device = Annotated[str, typer.Option(help="Where the network runs: cpu, cuda ...")]
 
 
 class Preset(StrEnum):
@@ -156,6 +157,7 @@ def evaluate(
     only: Annotated[str | None, typer.Option(help="Names of methods, by semicolons.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draw and the corruptions.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The folder; RUN/evaluation.")] = None,
+    device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Compare every method under every corruption; write records, tables, pictures and a page.
@@ -167,7 +169,7 @@ def evaluate(
     from it3_vision.classify.report import write_report
     from it3_vision.classify.runs import load_run
 
-    trained = load_run(run)
+    trained = load_run(run, device)
     shifts = shifts_of(trained, data, split, corrupted, corruptions, severities, most, seed)
     found = evaluate_run(
         trained,
@@ -195,6 +197,7 @@ def predict(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files or folders.")],
     adapt: Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")] = Adaptation.auto,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
     """Say what images show, before and after adaptation, and how unusual they are.
@@ -204,7 +207,7 @@ def predict(
     from it3_vision.classify.predict import predict as answer
     from it3_vision.classify.runs import load_run
 
-    found = answer(load_run(run), images, adapt.value, progress=not quiet)
+    found = answer(load_run(run, device), images, adapt.value, progress=not quiet)
     for one in found:
         print(json.dumps(one.as_json(), ensure_ascii=False) if as_json else str(one))
     if any(one.before is None for one in found):

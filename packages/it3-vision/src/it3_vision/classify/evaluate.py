@@ -81,7 +81,7 @@ class Shifts:
     def load(self, run: Run, name: str) -> Level:
         """The images of a level, ready for the network, and their labels."""
         pixels = self.pixels(run.prepare.size, name)
-        return run.prepare(pixels), torch.from_numpy(self.images.labels)
+        return run.tensor(pixels), torch.from_numpy(self.images.labels).to(run.device)
 
     def pixels(self, size: int, name: str, most: int | None = None) -> Any:
         """The images of a level, as arrays."""
@@ -296,19 +296,19 @@ def _memory(run: Run, shifts: Shifts, chosen: Lineup, size: int) -> dict[str, fl
     Also of a plain forward pass that keeps what a backward pass would need: what the paper calls
     base, by its own figures (Tent's 1.07 is only possible so).
     """
-    x = run.prepare(shifts.pixels(run.prepare.size, CLEAN, size))
+    x = run.tensor(shifts.pixels(run.prepare.size, CLEAN, size))
     weights = sum(p.numel() * p.element_size() for p in run.model.parameters())
     found = {}
     for name, method in chosen.methods.items():
         asked = x[:1] if name in ("MEMO", "TTT") else x
         try:
             method(asked)  # what is made once is made now
-            found[name] = weights + peak_memory(partial(method, asked))
+            found[name] = weights + peak_memory(partial(method, asked), run.device)
         except Exception:  # its records say why, and the others' are not lost for it
             if name == "source":
                 raise
     base = found["source"]
-    recorded = weights + peak_memory(lambda: run.model(x, run.adapter.neutral(x)))
+    recorded = weights + peak_memory(lambda: run.model(x, run.adapter.neutral(x)), run.device)
     ratios = {name: round(value / base, 2) for name, value in found.items()}
     return {**ratios, "forward pass with its graph": round(recorded / base, 2)}
 
@@ -371,7 +371,7 @@ def _samples(run: Run, shifts: Shifts, size: int) -> list[dict[str, Any]]:
     lines = []
     for name in shifts.names():
         method = run.method(size)
-        x = run.prepare(shifts.pixels(run.prepare.size, name, size))
+        x = run.tensor(shifts.pixels(run.prepare.size, name, size))
         answer = method(x)
         errors = answer.error_before
         columns = zip(

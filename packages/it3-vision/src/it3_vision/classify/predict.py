@@ -101,7 +101,7 @@ def predict(
     ]
     bar, done = Progress(len(waiting), "predict", progress), 0
     for part in ([waiting[row] for row in some] for some in rows if len(some)):
-        x = run.prepare(np.stack([image for _, (_, image) in part]))
+        x = run.tensor(np.stack([image for _, (_, image) in part]))
         answer = method(x)
         first, last = answer.initial.softmax(1), answer.prediction.softmax(1)
         errors = answer.error_before

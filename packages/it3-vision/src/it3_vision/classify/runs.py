@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
@@ -124,6 +125,15 @@ class Run:
     def rotates(self) -> bool:
         """Whether there is a head for `TTT`."""
         return bool(self.settings["training"]["rotation"])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.model.parameters()).device
+
+    def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Images as the network wants them, where it is."""
+        return self.prepare(pixels).to(self.device)
 
     def tuning(self, batch_size: int) -> Tuning:
         """What was chosen for batches of this size: nothing, if all tuning was for larger ones."""
@@ -273,8 +283,12 @@ def _write(run: Run) -> None:
     )
 
 
-def load_run(folder: str | os.PathLike[str]) -> Run:
+def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Run:
     """Reads a RUN; one that is missing, broken or of another version gets one clear sentence.
+
+    Args:
+        folder: the RUN.
+        device: where its network is to be.
 
     Example:
         >>> load_run("/nowhere")
@@ -301,7 +315,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     tunings = {int(k): Tuning.from_description(v) for k, v in settings["tunings"].items()}
     return Run(
         folder=place,
-        model=found.restore(model).eval(),
+        model=found.restore(model).eval().to(_device(device)),
         adapter=adapter,
         classes=tuple(settings["classes"]),
         prepare=Preparation.from_description(settings["prepare"]),
