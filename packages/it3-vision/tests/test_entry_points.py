@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +69,13 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no-such-command"]) == 2
     assert "no-such-command" in capsys.readouterr().err
+
+
+def test_the_readme_s_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = Path(__file__).parents[1] / "README.md"
+    (example,) = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(example, str(readme), "exec"), names)
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert names["answer"].prediction.shape == (16, 17)
