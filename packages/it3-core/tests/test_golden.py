@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -172,6 +173,34 @@ def test_zigzag_of_both_passes_at_once_is_that_of_one_after_the_other(second: An
         assert len(runs) == (1 if together and second == "label" else 2)
     for one, other in zip(found[False], found[True], strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_both_passes_at_once_leave_batch_norms_with_the_neutral_pass_s_statistics() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3),
+                        nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                        nn.Linear(6, 4))  # fmt: skip
+    adapter = Classification(4)
+    model = condition(net, adapter, layer="1").train()
+    nn.init.normal_(model.embed.weight, std=3.0)  # type: ignore[union-attr,arg-type]
+    x, y = torch.randn(6, 3, 8, 8), torch.tensor([0, 1, 2, 3, 0, 1])
+    plain = copy.deepcopy(model)
+    alone = plain(x, adapter.neutral(x))
+    first, told = model.several(x, adapter.neutral(x), adapter.encode(y))
+    torch.testing.assert_close(first, alone)  # as if the second pass were not there
+    for one, other in zip(model.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert "forward" not in vars(model.model[1])  # type: ignore[index]
+    # The second pass is on the first one's statistics: those that a batch norm now has, undone.
+    norm, before = model.model[4], copy.deepcopy(net[4])  # type: ignore[index]
+    share = norm.momentum
+    frozen = copy.deepcopy(model).eval()
+    for layer, was in ((frozen.model[1], net[1]), (frozen.model[4], before)):  # type: ignore[index]
+        rows = 6 * (36 if layer.num_features == 8 else 16)
+        layer.running_mean = (layer.running_mean - (1 - share) * was.running_mean) / share
+        unbiased = (layer.running_var - (1 - share) * was.running_var) / share
+        layer.running_var = unbiased * (rows - 1) / rows
+    torch.testing.assert_close(told, frozen(x, adapter.encode(y)), rtol=1e-4, atol=1e-4)
 
 
 def test_zigzag_with_own_answers_has_no_gradient_through_them() -> None:

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import copy
 import difflib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +26,7 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from it3_core.adapters import Adapter
-from it3_core.batching import is_graph
+from it3_core.batching import count, is_graph
 from it3_core.errors import IT3Error
 
 __all__ = ["Conditioned", "condition", "find_layer", "widen"]
@@ -81,8 +84,10 @@ class Conditioned(nn.Module):
         """`f(x, s)` for several signals; what lies below the layer where they enter runs once.
 
         Every path through the network must go through that layer: one that leads past it would
-        meet more rows than it brings. Batch norms above it, in training, see all signals' rows as
-        one batch.
+        meet more rows than it brings. In training, batch norms take their statistics from the
+        first signal's rows and use them for all. So what they remember is what the first signal
+        (the neutral one, in `zigzag_loss`) makes, and a batch's own statistics at test time are
+        of the same kind.
 
         Example:
             >>> import torch
@@ -95,7 +100,8 @@ class Conditioned(nn.Module):
         """
         if self.embed is None or is_graph(x):  # nothing to share, or no plain rows
             return tuple(self(x, signal) for signal in signals)
-        return self._run(x, torch.cat(signals), len(signals)).chunk(len(signals))
+        with _statistics_of_the_first(self.model, count(x)):
+            return self._run(x, torch.cat(signals), len(signals)).chunk(len(signals))
 
     def _run(self, x: Any, signal: Tensor, times: int) -> Tensor:
         token = _passing.set((x, signal, times))
@@ -137,6 +143,42 @@ class Conditioned(nn.Module):
                 "the network runs without its signal: call the conditioned one, as f(x, signal); "
                 "gradient checkpointing and DataParallel inside it can't carry a signal"
             ) from None
+
+
+@contextmanager
+def _statistics_of_the_first(model: nn.Module, rows: int) -> Iterator[None]:
+    """Makes batch norms that are being trained look at the first `rows` rows of a batch only."""
+    changed = [
+        (layer, vars(layer).get("forward"))
+        for layer in model.modules()
+        # Not SyncBatchNorm: its statistics are those of all processes.
+        if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d) and layer.training
+    ]
+    try:
+        for layer, _ in changed:
+            layer.forward = partial(_as_the_first, layer, layer.forward, rows)  # type: ignore[method-assign]
+        yield
+    finally:
+        for layer, own in changed:
+            del layer.forward
+            if own is not None:  # somebody else's
+                layer.forward = own
+
+
+def _as_the_first(
+    layer: nn.modules.batchnorm._BatchNorm,
+    forward: Callable[[Tensor], Tensor],
+    rows: int,
+    x: Tensor,
+) -> Tensor:
+    first = forward(x[:rows])
+    if x.shape[0] == rows:
+        return first
+    with torch.no_grad():
+        over = [dimension for dimension in range(x.dim()) if dimension != 1]
+        var, mean = torch.var_mean(x[:rows], over, correction=0)
+    rest = nnf.batch_norm(x[rows:], mean, var, layer.weight, layer.bias, eps=layer.eps)
+    return torch.cat([first, rest])
 
 
 def condition(
