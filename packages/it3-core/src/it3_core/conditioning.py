@@ -148,15 +148,14 @@ class Conditioned(nn.Module):
 @contextmanager
 def _statistics_of_the_first(model: nn.Module, rows: int) -> Iterator[None]:
     """Makes batch norms that are being trained look at the first `rows` rows of a batch only."""
-    changed = [
-        (layer, vars(layer).get("forward"))
-        for layer in model.modules()
-        # Not SyncBatchNorm: its statistics are those of all processes.
-        if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d) and layer.training
-    ]
+    # Not SyncBatchNorm: its statistics are those of all processes.
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    layers = [layer for layer in model.modules() if isinstance(layer, kinds) and layer.training]
+    changed = [(layer, vars(layer).get("forward")) for layer in layers]
     try:
-        for layer, _ in changed:
-            layer.forward = partial(_as_the_first, layer, layer.forward, rows)  # type: ignore[method-assign]
+        for layer in layers:
+            forward = partial(_as_the_first, layer, layer.forward, rows)
+            layer.forward = forward  # type: ignore[method-assign]
         yield
     finally:
         for layer, own in changed:
