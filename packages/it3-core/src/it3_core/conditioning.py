@@ -161,7 +161,7 @@ def _statistics_of_the_first(model: nn.Module, rows: int) -> Iterator[None]:
         for layer, own in changed:
             del layer.forward
             if own is not None:  # somebody else's
-                layer.forward = own
+                layer.forward = own  # type: ignore[method-assign]
 
 
 def _as_the_first(
