@@ -140,10 +140,15 @@ class TestTraining:
                 os.kill(os.getpid(), signal.SIGINT)
             return collate(feed, rows)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Feed, "collate", stopped)
-            with pytest.raises(KeyboardInterrupt):
-                train(squares(240), tmp_path, TINY, tuned=TUNED, progress=False)
+        # A shell's background job starts with SIGINT ignored.
+        usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(Feed, "collate", stopped)
+                with pytest.raises(KeyboardInterrupt):
+                    train(squares(240), tmp_path, TINY, tuned=TUNED, progress=False)
+        finally:
+            signal.signal(signal.SIGINT, usual)
         with pytest.raises(IT3Error, match="is no RUN"):
             load_run(tmp_path)
         assert (tmp_path / "training.safetensors").is_file()
