@@ -76,8 +76,6 @@ def measure(norm: Normalisation, size: int, seconds: float) -> list[list[str]]:
     model = build(settings, adapter, rotation=True).eval()
     assert model.embed is not None
     nn.init.normal_(model.embed.weight, std=0.1)  # type: ignore[arg-type]
-    for network in (plain, model):
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
 
     def forward() -> Tensor:

@@ -51,7 +51,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
-    """Draw characters, train, corrupt, compare every method, write the report: two minutes."""
+    """Draw characters, train, corrupt, compare every method, write the report."""
     from it3_core.tables import markdown_table
     from it3_vision.classify.demo import run_demo
 
