@@ -99,12 +99,15 @@ def predict(
     answers: list[Prediction] = [
         one if isinstance(one, Prediction) else Prediction(one[0]) for one in found
     ]
+    source = Source(run.model, run.adapter)
     bar, done = Progress(len(waiting), "predict", progress), 0
     for part in ([waiting[row] for row in some] for some in rows if len(some)):
         x = run.tensor(np.stack([image for _, (_, image) in part]))
-        answer = method(x)
-        first, last = answer.initial.softmax(1), answer.prediction.softmax(1)
-        errors = answer.error_before
+        # A method on the batch's statistics has another first answer than the network as it is,
+        # and another error than those that trust was fitted to.
+        plain = source(x)
+        first, last = plain.initial.softmax(1), method(x).prediction.softmax(1)
+        errors = plain.error_before
         percentiles, flags = run.trust.percentile(errors), run.trust.flag(errors)
         for place, (row, (name, _)) in enumerate(part):
             before, after = first[place], last[place]
