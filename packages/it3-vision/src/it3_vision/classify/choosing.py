@@ -16,10 +16,10 @@ from it3_core import Classification, Conditioned
 from it3_core.batching import batches
 from it3_core.norms import Norm, has_batch_norm
 from it3_core.tuning import Candidate, Tuning, tune
-from it3_vision.corruptions import EXTRA, Benchmark, corrupt_all
+from it3_vision.corruptions import EXTRA, benchmark_for, corrupt_all
 from it3_vision.data import ImageSet, Preparation
 
-__all__ = ["BATCHES", "benchmark", "candidates", "choose", "wrong_share"]
+__all__ = ["BATCHES", "candidates", "choose", "wrong_share"]
 
 BATCHES: dict[int, int] = {1: 128, 16: 256, 64: 512}
 """The batch sizes that are tuned for, and the number of held-out images to do it with."""
@@ -56,7 +56,7 @@ def choose(
         images = held_out.sample(_whole_batches(min(number, len(held_out)), size), seed)
         pixels = images.batch(slice(None), prepare.size)
         x, y = prepare(pixels), torch.from_numpy(images.labels)
-        kind = benchmark(prepare.size)
+        kind = benchmark_for(prepare.size)
         corrupted = {
             name: prepare(corrupt_all(pixels, name, severity, benchmark=kind, seed=seed))
             for name in EXTRA
@@ -107,18 +107,6 @@ def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
             paper = {"anchor_gradient": True, "trust_region": False}
             found.append(Candidate("IT3", {**paper, "norm": norm, "lr": lr}))
     return found
-
-
-def benchmark(size: int) -> Benchmark:
-    """Whose constants suit images of this size, as for `it3-vision corrupt`.
-
-    CIFAR-10-C's are milder, for 32 pixels.
-
-    Example:
-        >>> benchmark(32), benchmark(224)
-        ('cifar', 'imagenet')
-    """
-    return "cifar" if size <= 84 else "imagenet"
 
 
 def wrong_share(model: Conditioned, adapter: Classification, x: Tensor, y: Tensor) -> float:

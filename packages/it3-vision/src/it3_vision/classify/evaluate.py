@@ -22,10 +22,9 @@ from it3_core.progress import Progress
 from it3_core.summary import Row, markdown, summarise
 from it3_core.tables import averaged, markdown_table
 from it3_core.tensorfile import digest
-from it3_vision.classify.choosing import benchmark
 from it3_vision.classify.lineup import ONCE, Lineup, lineup
 from it3_vision.classify.runs import Run
-from it3_vision.corruptions import CORRUPTIONS, corrupt_all
+from it3_vision.corruptions import CORRUPTIONS, benchmark_for, corrupt_all
 from it3_vision.data import ImageSet, open_images
 from it3_vision.methods.base import entropy
 
@@ -91,7 +90,9 @@ class Shifts:
         if name == CLEAN:
             return clean
         kind, severity = name.split()
-        return corrupt_all(clean, kind, int(severity), benchmark=benchmark(size), seed=self.seed)
+        return corrupt_all(
+            clean, kind, int(severity), benchmark=benchmark_for(size), seed=self.seed
+        )
 
     def check(self) -> None:
         """Whether the folder holds all that is asked for: now, and not after an hour."""
@@ -369,14 +370,15 @@ def _plain(value: Any) -> Any:
 def _samples(run: Run, shifts: Shifts, size: int) -> list[dict[str, Any]]:
     """What the network says about the first images of each level, before and after."""
     lines = []
+    source = Source(run.model, run.adapter)
     for name in shifts.names():
         method = run.method(size)
         x = run.tensor(shifts.pixels(run.prepare.size, name, size))
-        answer = method(x)
-        errors = answer.error_before
+        plain = source(x)  # as the network is, whatever statistics the method is on
+        errors = plain.error_before
         columns = zip(
-            answer.initial.softmax(1),
-            answer.prediction.softmax(1),
+            plain.initial.softmax(1),
+            method(x).prediction.softmax(1),
             errors,
             run.trust.percentile(errors),
             strict=True,

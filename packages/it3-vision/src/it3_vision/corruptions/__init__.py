@@ -12,12 +12,13 @@ from it3_vision.corruptions.applying import (
     corrupt_all,
     generator,
 )
-from it3_vision.corruptions.kinds import Benchmark
+from it3_vision.corruptions.kinds import Benchmark, benchmark_for
 
 __all__ = [
     "CORRUPTIONS",
     "EXTRA",
     "Benchmark",
+    "benchmark_for",
     "constants",
     "corrupt",
     "corrupt_all",

@@ -9,7 +9,19 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Benchmark", "Corruption", "Floats", "Images", "Kind", "Random", "finish", "unit"]
+__all__ = [
+    "Benchmark",
+    "Corruption",
+    "Floats",
+    "Images",
+    "Kind",
+    "Random",
+    "benchmark_for",
+    "finish",
+    "unit",
+]
+
+_SMALL = 84  # pixels: halfway, as factors go, between the benchmark's 32 and its 224
 
 Benchmark = Literal["cifar", "imagenet"]
 Images = NDArray[np.uint8]
@@ -64,3 +76,13 @@ def finish(x: Floats) -> Images:
     np.clip(x, 0, 1, out=x)
     x *= 255
     return x.astype(np.uint8)
+
+
+def benchmark_for(size: int) -> Benchmark:
+    """Whose constants suit images of this many pixels a side: CIFAR-10-C's are milder.
+
+    Example:
+        >>> benchmark_for(32), benchmark_for(224)
+        ('cifar', 'imagenet')
+    """
+    return "cifar" if size <= _SMALL else "imagenet"

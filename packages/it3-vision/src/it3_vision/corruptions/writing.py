@@ -29,6 +29,7 @@ from it3_core.progress import Progress
 from it3_vision.corruptions import (
     CORRUPTIONS,
     Benchmark,
+    benchmark_for,
     constants,
     corrupt_all,
     generator,
@@ -42,7 +43,6 @@ __all__ = ["BAD_IMAGES", "Corrupted", "corrupt_set", "pool"]
 
 BAD_IMAGES = "bad_images.txt"
 _SEVERITIES = "severities.json"
-_SMALL = 84  # pixels: halfway, as factors go, between the benchmark's 32 and its 224
 _AT_ONCE = 256  # images of an array that one task takes
 _UNDER_WAY = 8  # tasks that wait or run at the same time
 
@@ -396,10 +396,10 @@ def _settled(
     if benchmark != "auto":
         raise IT3Error(f"benchmark must be cifar, imagenet or auto, but is {benchmark!r}")
     if size is not None:
-        return "cifar" if size <= _SMALL else "imagenet"
+        return benchmark_for(size)
     for row in rows.tolist():
         try:
-            return "cifar" if max(images.image(row).shape[:2]) <= _SMALL else "imagenet"
+            return benchmark_for(max(images.image(row).shape[:2]))
         except BadImage:
             continue
     raise IT3Error("none of the images can be read")
