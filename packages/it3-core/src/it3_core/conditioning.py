@@ -175,9 +175,14 @@ def _as_the_first(
         return first
     with torch.no_grad():
         over = [dimension for dimension in range(x.dim()) if dimension != 1]
-        var, mean = torch.var_mean(x[:rows], over, correction=0)
+        # In single precision under autocast too: the layer's weights are, and must match.
+        var, mean = torch.var_mean(x[:rows].to(_precision(layer, x)), over, correction=0)
     rest = nnf.batch_norm(x[rows:], mean, var, layer.weight, layer.bias, eps=layer.eps)
     return torch.cat([first, rest])
+
+
+def _precision(layer: nn.modules.batchnorm._BatchNorm, x: Tensor) -> torch.dtype:
+    return x.dtype if layer.weight is None else layer.weight.dtype
 
 
 def condition(

@@ -91,6 +91,8 @@ def train(
     normalise: Annotated[Normalise, typer.Option(help="imagenet: for WEIGHTS from there.")] = (
         Normalise.data
     ),
+    bfloat16: Annotated[bool | None, typer.Option(
+        help="Multiply in bfloat16; without a word, on a GPU only.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Processes that prepare images.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")] = None,
@@ -119,6 +121,7 @@ def train(
         weights,
         new_head,
         normalise.value,
+        bfloat16,
     )
     run = train_run(
         images,

@@ -72,6 +72,8 @@ class Training:
         new_head: whether these weights' last layer knows other classes.
         normalise: by the training images' own mean and deviation, or by ImageNet's, as weights
             that were trained there expect.
+        bfloat16: whether to multiply in bfloat16: None does it on a GPU. CPUs that have
+            instructions for it (avx512_bf16, amx_bf16) train a third faster with it.
 
     Example:
         >>> Training(epochs=3).network.name
@@ -89,6 +91,7 @@ class Training:
     weights: str | os.PathLike[str] | None = None
     new_head: bool = False
     normalise: Literal["data", "imagenet"] = "data"
+    bfloat16: bool | None = None
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
@@ -228,7 +231,7 @@ def train(
         optimizer=_sgd,
         schedule="onecycle",
         clip=5.0,
-        loss=partial(_mixed_precision, loss=loss),
+        loss=partial(_mixed_precision, loss=loss, wanted=training.bfloat16),
         workers=workers,
         checkpoint=folder / "training.safetensors",
         seed=training.seed,
@@ -332,9 +335,12 @@ def _sgd(parameters: Any, lr: float) -> Optimizer:
     return SGD(parameters, lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
-def _mixed_precision(model: nn.Module, adapter: Any, x: Tensor, y: Tensor, *, loss: Any) -> Tensor:
+def _mixed_precision(
+    model: nn.Module, adapter: Any, x: Tensor, y: Tensor, *, loss: Any, wanted: bool | None
+) -> Tensor:
     """The loss, in bfloat16 where a GPU computes it: that needs no scaling of the loss."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
+    enabled = x.is_cuda if wanted is None else wanted
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=enabled):
         return loss(model, adapter, x, y).float()  # type: ignore[no-any-return]
 
 
