@@ -209,3 +209,24 @@ def test_wrong_channels_are_named() -> None:
     model = condition(net, adapter, "0", channels=5)
     with pytest.raises(IT3Error, match=r"returns 8 channels.*channels=8"):
         model(x, adapter.neutral(x))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_both_passes_at_once_in_bfloat16(affine: bool) -> None:
+    """Batch norms compute in single precision while the convolutions around them do not."""
+    adapter = Classification(3)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8, affine=affine),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    )
+    model = condition(net, adapter, layer="0").train()
+    x, y = torch.randn(6, 3, 5, 5), torch.arange(6) % 3
+    whole = model.several(x, adapter.neutral(x), adapter.encode(y))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        halved = model.several(x, adapter.neutral(x), adapter.encode(y))
+    sum(part.float().sum() for part in halved).backward()
+    for mine, other in zip(whole, halved, strict=True):
+        torch.testing.assert_close(other.float(), mine, atol=0.05, rtol=0.05)
