@@ -79,10 +79,18 @@ def tests(session: nox.Session, package: str) -> None:
     """Run a package's tests and docstring examples, with only its own dependencies there."""
     # pandas: scikit-learn's checks of estimators, and ours, hand them data frames.
     tools = ["pandas"] if package == "tabular" else []
-    install(session, "pytest", "hypothesis", *tools, packages=TESTED_WITH[package])
+    tools += ["pytest", "pytest-xdist", "hypothesis"]
+    install(session, *tools, packages=TESTED_WITH[package])
     named = any(argument.startswith("packages/") for argument in session.posargs)
     paths = [] if named else [str(folder(package) / "tests"), str(folder(package) / "src")]
-    session.run("pytest", "--config-file=pyproject.toml", *paths, *session.posargs)
+    # A file to a process: what a file's tests share is made once. A few chosen tests need no more
+    # than one, which starts sooner.
+    spread = [] if session.posargs else ["-n", "auto", "--dist", "loadfile"]
+    # Networks are small here: two processes of one thread beat one of two.
+    session.run(
+        *("pytest", "--config-file=pyproject.toml", *spread, *paths, *session.posargs),
+        env={"OMP_NUM_THREADS": "1"},
+    )
 
 
 @nox.session
@@ -159,6 +167,13 @@ def demo(session: nox.Session) -> None:
     """Wings from geometry to a report; arguments after -- go to `it3-aero wings demo`."""
     install(session, packages=["core[plots]", "aero"])
     session.run("it3-aero", "wings", "demo", *session.posargs)
+
+
+@nox.session
+def paper(session: nox.Session) -> None:
+    """Every experiment of the paper, claim by claim: [TASK...] [--preset quick|small|full]."""
+    install(session, packages=["core[plots]", *PACKAGES[1:]])
+    session.run("python", "-m", "paper", *session.posargs, env={"PYTHONPATH": "tools"})
 
 
 # What each benchmark needs besides the workspace's packages.

@@ -1,0 +1,97 @@
+"""What an experiment gives: records, which of its methods plays which part, and trust."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from it3_core.evaluation import Record
+from it3_core.tables import BEYOND, averaged, pooled
+
+__all__ = ["Outcome", "Place", "Preset", "Roles"]
+
+Preset = Literal["quick", "small", "full"]
+"""How much to measure: minutes, hours, or all that the paper has."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an experiment finds its data, and where it leaves what it makes.
+
+    Attributes:
+        preset: how much to measure.
+        data: the folder that IT3_DATA names, or None.
+        folder: of this experiment; a killed one goes on from what lies there.
+        progress: whether to show bars.
+    """
+
+    preset: Preset
+    data: Path | None
+    folder: Path
+    progress: bool = True
+
+    def of(self, quick: Any, small: Any, full: Any) -> Any:
+        """The value for this preset."""
+        return {"quick": quick, "small": small, "full": full}[self.preset]
+
+    def given(self, *parts: str) -> Path | None:
+        """A file or folder of the data, if it is there."""
+        path = None if self.data is None else self.data.joinpath(*parts)
+        return path if path is not None and path.exists() else None
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The names that a task's records have for what every task has; None where it has none."""
+
+    it3: str = "IT³"
+    source: str = "source"
+    second: str | None = "second pass"
+    online: str | None = "online IT³"
+    actmad: str | None = "ActMAD"
+    vanilla: str | None = "vanilla net"
+    statistics: str | None = None
+    auto: str = "IT³ auto"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment measured.
+
+    Attributes:
+        task: its name.
+        records: of `it3_core.evaluation`.
+        roles: which method is which.
+        same: whether all levels hold the same instances, shifted more and more.
+        unit: of the error.
+        trust: for each seed, numbers by name: AUROC and correlations, of the idempotence error and
+            of its rivals.
+        about: data, network, sizes and seconds.
+    """
+
+    task: str
+    records: Sequence[Record]
+    roles: Roles
+    same: bool
+    unit: str
+    trust: Sequence[Mapping[str, Any]] = field(default=())
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def beyond(self) -> list[Record]:
+        """The records of all shifted levels together."""
+        return (averaged if self.same else pooled)(self.records, BEYOND)
+
+    def within(self) -> list[Record]:
+        """The records in distribution."""
+        return [record for record in self.records if record["in_distribution"]]
+
+    def levels(self) -> list[str]:
+        """The shifted levels, from near to far."""
+        return list(dict.fromkeys(r["level"] for r in self.records if not r["in_distribution"]))
+
+    def sizes(self, method: str | None) -> list[int | None]:
+        """The batch sizes that a method was measured at."""
+        found = {r["batch_size"] for r in self.records if r["method"] == method}
+        return sorted(found, key=lambda size: size or 0)

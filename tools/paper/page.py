@@ -1,0 +1,104 @@
+"""What was found, as one HTML page and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from it3_core.files import write_text
+from it3_core.report import Page, table, text
+from it3_core.summary import summarise
+from it3_core.tables import compact, markdown_table
+from paper.claims import PAPER, Finding, findings
+from paper.outcomes import Outcome
+
+__all__ = ["write"]
+
+_HOW = (
+    "A difference is of the same network on the same inputs, instance by instance, over all "
+    "training seeds, as a share of the other's error; negative is better. In brackets its 95 % "
+    "interval over seeds and instances. A claim of the paper is reproduced where that interval "
+    "lies below zero, the opposite holds where it lies above, and where it holds zero the claim is "
+    "not reproduced. The promises are ours: the default, auto, is what held-out training data "
+    "chose."
+)
+
+
+def write(
+    folder: Path,
+    outcomes: Sequence[Outcome],
+    missing: Mapping[str, str],
+    about: Mapping[str, Any],
+) -> tuple[Path, Path]:
+    """Write `report.html` and `results.md`, and return where they are.
+
+    Args:
+        folder: to write into.
+        outcomes: what was measured.
+        missing: tasks that were not measured, and why not.
+        about: command, commit, machine and the like.
+    """
+    found = [finding for outcome in outcomes for finding in findings(outcome)]
+    found += [
+        Finding(task, PAPER.get(task, ""), "", "not measured", why) for task, why in missing.items()
+    ]
+    claims = _claims(found)
+    page = Page("IT³: the paper, measured", ", ".join(f"{k} {v}" for k, v in about.items()))
+    page.section("Claim by claim", text(_HOW), table(claims))
+    for one in outcomes:
+        page.section(_title(one), _facts(one), *_tables(one))
+    html = page.write(folder / "report.html")
+    parts = [
+        "# The paper, measured",
+        "\n".join(f"- {name}: {value}" for name, value in about.items()),
+        _HOW,
+        "## Claim by claim",
+        markdown_table(claims),
+    ]
+    for one in outcomes:
+        parts += [f"## {_title(one)}", f"The paper: {PAPER[one.task]}.", _about(one)]
+        parts += [markdown_table(lines) for lines in _lines(one)]
+    results = folder / "results.md"
+    write_text(results, "\n\n".join(parts) + "\n")
+    return html, results
+
+
+def _claims(found: Sequence[Finding]) -> list[list[str]]:
+    header = ["task", "claim", "measured", "verdict", "and"]
+    return [header, *([f.task, f.claim, f.measured, f.verdict, f.why] for f in found)]
+
+
+def _title(outcome: Outcome) -> str:
+    return f"{outcome.task}: {outcome.about.get('data', '')}"
+
+
+def _about(outcome: Outcome) -> str:
+    told = ", ".join(f"{name} {value}" for name, value in outcome.about.items() if name != "data")
+    return f"{outcome.unit}; {told}."
+
+
+def _facts(outcome: Outcome) -> str:
+    return text(f"The paper: {PAPER[outcome.task]}.", _about(outcome))
+
+
+def _tables(outcome: Outcome) -> list[str]:
+    return [table(lines) for lines in _lines(outcome)]
+
+
+def _lines(outcome: Outcome) -> list[list[list[str]]]:
+    """The main table, and trust where it was measured."""
+    records = [*outcome.within(), *outcome.beyond()]
+    main = compact(summarise(records))
+    names = [
+        name
+        for name in dict.fromkeys(key for line in outcome.trust for key in line)
+        if any(isinstance(line.get(name), float) for line in outcome.trust)
+    ]
+    if not names:
+        return [main]
+    lines = [["trust", "mean over seeds", "seeds"]]
+    for name in names:
+        values = [line[name] for line in outcome.trust if isinstance(line.get(name), float)]
+        lines.append([name, f"{sum(values) / len(values):.2f}", str(len(values))])
+    return [main, lines]

@@ -1,0 +1,165 @@
+"""The paper's experiments, each by the functions of its package.
+
+A task gets a `Place` and gives an `Outcome`, or raises `NotHereError` with what it would need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from it3_core.evaluation import Record
+from paper.outcomes import Outcome, Place, Roles
+
+__all__ = ["TASKS", "NotHereError"]
+
+Task = Callable[[Place], Outcome]
+
+
+class NotHereError(Exception):
+    """What is missing for an experiment, in a sentence."""
+
+
+def tabular(place: Place) -> Outcome:
+    """Boston Housing with features zeroed; Energy, which comes with the package, without it."""
+    from it3_core.files import make_folder
+    from it3_tabular.protocol import evaluate_split
+    from it3_tabular.report import read_trust
+    from it3_tabular.uci import UCI, load_energy, load_uci
+
+    boston = place.given("uci", "bostonHousing")
+    if boston is not None:
+        data = load_uci(boston)
+    else:
+        x, y = load_energy()
+        rows = [np.random.default_rng(split).permutation(len(y)) for split in range(20)]
+        data = UCI("energy", x, y, [(part[77:], part[:77]) for part in rows])
+    folder = make_folder(place.folder)
+    records: list[Record] = []
+    for split in range(place.of(3, 20, 20)):
+        records += evaluate_split(data, split, folder)
+    return Outcome(
+        "tabular",
+        records,
+        Roles(vanilla="vanilla", auto="auto"),
+        same=True,
+        unit="MAE",
+        trust=read_trust(folder / f"{data.name}-trust.jsonl"),
+        about={"data": data.name, "splits": place.of(3, 20, 20)},
+    )
+
+
+def wings(place: Place) -> Outcome:
+    """NACA profiles by XFoil, beyond a lift-to-drag ratio of 60."""
+    from it3_aero.wings import WingDataset
+    from it3_aero.wings.evaluate import Levels, evaluate_run
+    from it3_aero.wings.generating import generate
+    from it3_aero.wings.model import Training, train
+
+    n = place.of(300, 2000, 2000)
+    card = generate(place.folder / "data", n, seed=0, progress=place.progress)
+    levels = Levels.of(WingDataset(place.folder / "data"))
+    training = Training("paper" if place.preset == "full" else "small",
+                        epochs=place.of(15, None, None))  # fmt: skip
+    run = train(levels.train, place.folder / "run", training, card=card, progress=place.progress)
+    seeds = place.of(2, 5, 5)
+    found = evaluate_run(
+        run, levels, seeds=seeds, most=place.of(10, 25, None), progress=place.progress
+    )
+    return Outcome(
+        "wings",
+        [record for record in found.records if record["level"] != "all beyond"],
+        Roles(it3="IT³ paper"),
+        same=False,
+        unit="MAE of L/D",
+        trust=found.numbers,
+        about={"data": f"{n} profiles, {card['settings']['solver']}", "training seeds": seeds},
+    )
+
+
+def cifar(place: Place) -> Outcome:
+    """CIFAR-10 under the fifteen corruptions; drawn characters where it is not there."""
+    from it3_vision.classify.demo import characters
+    from it3_vision.data import open_images
+
+    train, test = place.given("cifar10", "train.tar.gz"), place.given("cifar10", "test.tar.gz")
+    if place.preset == "quick" or train is None or test is None:
+        return _images(place, "cifar", "drawn characters", characters(1500), characters(64, 1))
+    return _images(place, "cifar", "CIFAR-10", open_images(train), open_images(test))
+
+
+def imagenet(place: Place) -> Outcome:
+    """Fifty classes of Tiny-ImageNet at 64×64 with a ResNet-18."""
+    from it3_vision.data import open_images
+
+    train = place.given("tiny-imagenet-50", "train.tar.gz")
+    test = place.given("tiny-imagenet-50", "val.tar.gz")
+    if train is None or test is None:
+        raise NotHereError("IT3_DATA has no tiny-imagenet-50/train.tar.gz and val.tar.gz")
+    if place.preset == "quick":
+        raise NotHereError("training takes longer than quick may: use --preset small")
+    return _images(
+        place, "imagenet", "tiny-imagenet-50", open_images(train), open_images(test), "resnet18", 64
+    )
+
+
+def _images(
+    place: Place,
+    task: str,
+    data: str,
+    train_set: Any,
+    test_set: Any,
+    network: str = "dla",
+    size: int = 32,
+) -> Outcome:
+    from it3_vision.classify.evaluate import Shifts, evaluate_run
+    from it3_vision.classify.runs import Training, train
+    from it3_vision.networks import NetworkSettings
+
+    drawn = data == "drawn characters"
+    seeds, most = place.of(1, 1, 5), place.of(64, 500, 2000)
+    preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
+    training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "flip": False} if drawn else {
+        "epochs": place.of(4, 20, 100), "bfloat16": None}  # fmt: skip
+    records: list[Record] = []
+    trust: list[dict[str, Any]] = []
+    for seed in range(seeds):
+        settings = Training(NetworkSettings(network, preset, size=size), seed=seed, **training)
+        run = train(
+            train_set,
+            place.folder / f"run-{seed}",
+            settings,
+            about={"data": data},
+            tuned={16: 128, 64: 192} if drawn else None,
+            progress=place.progress,
+        )
+        shifts = Shifts(test_set.sample(min(most, len(test_set)), 0))
+        found = evaluate_run(
+            run,
+            shifts,
+            batch_sizes=place.of((64,), (16, 64), (1, 16, 64)),
+            slow=place.preset == "full",
+            progress=place.progress,
+        )
+        records += found.records
+        trust.append({"seed": seed, **found.numbers["trust"]})
+    return Outcome(
+        task,
+        records,
+        Roles(it3="IT³, batch statistics", vanilla=None, statistics="batch statistics"),
+        same=True,
+        unit="error in per cent",
+        trust=trust,
+        about={"data": data, "network": f"{network} {preset}", "training seeds": seeds},
+    )
+
+
+TASKS: dict[str, Task] = {
+    "tabular": tabular,
+    "wings": wings,
+    "cifar": cifar,
+    "imagenet": imagenet,
+}
+"""By name, in the order in which they run."""
