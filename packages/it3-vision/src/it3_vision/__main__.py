@@ -11,6 +11,7 @@ import typer
 
 from it3_core import IT3Error
 from it3_vision import __version__
+from it3_vision.age.cli import app as age
 from it3_vision.classify.cli import app as classify
 from it3_vision.corrupting import corrupt
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(classify, name="classify")
+app.add_typer(age, name="age")
 app.command()(corrupt)
 
 
