@@ -58,17 +58,17 @@ def draw_face(age: int, rng: np.random.Generator, size: int = 32) -> Pixels:
     grey = np.clip(old * 1.3 + rng.normal(0, 0.08), 0, 1)
     hair = (1 - grey) * dark + grey * np.array([215.0, 215.0, 220.0])
     line = 0.3 + 0.25 * old  # how far up the hair begins
-    _ellipse(canvas, middle - [0, 0.1 * high], (1.12 * wide, 1.05 * high), hair)
-    _ellipse(canvas, middle + [0, (0.45 - line) * 0.3 * high], (wide, high), skin)
+    _ellipse(canvas, _moved(middle, -0.1 * high), (1.12 * wide, 1.05 * high), hair)
+    _ellipse(canvas, _moved(middle, (0.45 - line) * 0.3 * high), (wide, high), skin)
     eye = (wide * (0.24 - 0.09 * grown), wide * (0.2 - 0.1 * grown - 0.02 * old))
     for towards in (-1, 1):
-        at = middle + [towards * 0.42 * wide, (0.12 - 0.16 * grown) * high]
+        at = _moved(middle, (0.12 - 0.16 * grown) * high, towards * 0.42 * wide)
         _ellipse(canvas, at, eye, np.array([245.0, 245.0, 245.0]))
         _ellipse(canvas, at, (eye[1] * 0.7, eye[1] * 0.9), rng.uniform(20, 120, 3))
-        _wrinkles(canvas, at + [0, 1.8 * eye[1]], 0.5 * wide, skin, old, 2)  # bags
-    _wrinkles(canvas, middle - [0, 0.45 * high], wide, skin, old, 4)  # the forehead
-    _wrinkles(canvas, middle + [0, 0.72 * high], 0.8 * wide, skin, old, 2)  # the chin
-    mouth = middle + [0, 0.5 * high]
+        _wrinkles(canvas, _moved(at, 1.8 * eye[1]), 0.5 * wide, skin, old, 2)  # bags
+    _wrinkles(canvas, _moved(middle, -0.45 * high), wide, skin, old, 4)  # the forehead
+    _wrinkles(canvas, _moved(middle, 0.72 * high), 0.8 * wide, skin, old, 2)  # the chin
+    mouth = _moved(middle, 0.5 * high)
     _ellipse(canvas, mouth, (0.35 * wide, (0.08 - 0.04 * old) * high), skin * [0.85, 0.5, 0.5])
     small = cv2.resize(canvas, (size, size), interpolation=cv2.INTER_AREA)
     places = np.linspace(-1, 1, size)
@@ -76,6 +76,10 @@ def draw_face(age: int, rng: np.random.Generator, size: int = 32) -> Pixels:
     lit = small + light[..., None] + rng.normal(0, 4, small.shape)
     drawn: Pixels = np.asarray(lit.clip(0, 255), dtype=np.uint8)
     return drawn
+
+
+def _moved(at: Any, down: float, right: float = 0.0) -> NDArray[Any]:
+    return np.asarray(at) + np.array((right, down))
 
 
 def _ellipse(canvas: NDArray[Any], at: Any, axes: Any, colour: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -88,7 +89,7 @@ def bare(settings: FaceSettings, adapter: Regression) -> ResNet:
     network = ResNet(shape.depth, 1, width=shape.width, stem=stem, norm=settings.norm)  # type: ignore[arg-type]
     widths = (network.fc.in_features, *shape.head)
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layer = nn.Linear(inputs, outputs)
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         layers += [layer, nn.ReLU()]
