@@ -53,7 +53,7 @@ def train(
     layer: Annotated[str, typer.Option(help="Where the signal enters.")] = "layer2",
     size: Annotated[int | None, typer.Option(
         min=8, help="Images are brought to this size [default: 64, or 224 for paper].")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Times through the faces.")] = 60,
+    epochs: Annotated[int, typer.Option(min=1, help="Times through the faces.")] = 45,
     batch_size: Annotated[int, typer.Option(min=2, help="Faces a step.")] = 64,
     lr: Annotated[float, typer.Option(help="The largest rate of the cycle.")] = 0.05,
     second: Annotated[Second, typer.Option(help="The second pass's signal.")] = Second.label,

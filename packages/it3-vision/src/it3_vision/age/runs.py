@@ -87,7 +87,7 @@ class Training:
     low: int = 20
     high: int = 60
     tested: float = 0.2
-    epochs: int = 60
+    epochs: int = 45
     batch_size: int = 64
     lr: float = 0.05
     second: SecondSignal = "label"
@@ -300,8 +300,7 @@ def _tail(
     short = replace(training, epochs=max(1, training.epochs // 2))
     model, _ = fitted(known, held_out, short, loss, checkpoint)
     x, y = Feed(rest.take(beyond.numpy()), prepare).collate(list(range(len(beyond))))
-    mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(training.seed))
-    return Tail(model, x[mixed], y[mixed])
+    return Tail(model, x, y)
 
 
 def _mean_error(model: Conditioned, adapter: Regression, x: Tensor, y: Tensor) -> float:
