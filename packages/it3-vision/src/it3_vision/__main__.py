@@ -19,7 +19,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="it3-vision",
-    help="IT3 (idempotent test-time training) for images: classifiers that meet corrupted images.",
+    help="IT3 (idempotent test-time training) for images: corrupted ones, and faces of other ages.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -176,9 +176,9 @@ def preparation(images: ImageSet, size: int, normalise: Normalise, seed: int) ->
     return Preparation.fit(some.batch(slice(None), size))
 
 
-def parts(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
-    """The held-out images and the rest."""
-    size = min(max(round(HELD_OUT * len(images)), 10), 5000)
+def parts(images: ImageSet, seed: int, least: int = 10) -> tuple[ImageSet, ImageSet]:
+    """The held-out images, so many at least, and the rest."""
+    size = min(max(round(HELD_OUT * len(images)), least), 5000)
     order = np.random.default_rng(seed + 1000).permutation(len(images))
     return images.take(np.sort(order[:size])), images.take(np.sort(order[size:]))
 

@@ -79,7 +79,8 @@ def draw_face(age: int, rng: np.random.Generator, size: int = 32) -> Pixels:
 
 
 def _moved(at: Any, down: float, right: float = 0.0) -> NDArray[Any]:
-    return np.asarray(at) + np.array((right, down))
+    there: NDArray[Any] = np.asarray(at) + np.array((right, down))
+    return there
 
 
 def _ellipse(canvas: NDArray[Any], at: Any, axes: Any, colour: Any) -> None:

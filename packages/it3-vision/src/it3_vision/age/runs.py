@@ -53,8 +53,11 @@ from it3_vision.training import (
 
 __all__ = ["Run", "Training", "load_run", "train"]
 
-FEWEST = 40
+FEWEST = 60
 """Faces to train on, at least."""
+
+HELD_OUT = 20
+"""Of them, at least: trust can promise nothing by fewer."""
 
 TAIL = 0.2
 """Share of the training faces that the second network does not see: half young, half old."""
@@ -187,7 +190,7 @@ def train(
             f"there are {len(images)} faces of {training.low} to {training.high} years to train "
             f"on: give {FEWEST} at least"
         )
-    held_out, rest = parts(images, training.seed)
+    held_out, rest = parts(images, training.seed, HELD_OUT)
     prepare = preparation(rest, training.network.pixels, training.normalise, training.seed)
     adapter = Regression.fit(torch.from_numpy(rest.labels))
     fitted = partial(_fitted, prepare, adapter, device=where, workers=workers, progress=progress)
@@ -277,8 +280,8 @@ def _fitted(
     **how: Any,
 ) -> tuple[Conditioned, History]:
     """A network from its first weights to its last."""
-    settings = {"weights": training.weights, "new_head": training.new_head}
-    make = partial(build, training.network, adapter, **settings)
+    weights, new_head = training.weights, training.new_head
+    make = partial(build, training.network, adapter, weights=weights, new_head=new_head)
     model = first_weights(make, training.seed)
     feed = Feed(rest, prepare, face_augmentation(prepare.size))
     validation = Feed(held_out, prepare).collate(list(range(len(held_out))))
