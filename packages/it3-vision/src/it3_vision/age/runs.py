@@ -59,6 +59,9 @@ FEWEST = 60
 HELD_OUT = 20
 """Of them, at least: trust can promise nothing by fewer."""
 
+USUAL = 1000
+"""Training faces that batch norms' statistics are taken from, after each epoch."""
+
 TAIL = 0.2
 """Share of the training faces that the second network does not see: half young, half old."""
 
@@ -285,7 +288,11 @@ def _fitted(
     model = first_weights(make, training.seed)
     feed = Feed(rest, prepare, face_augmentation(prepare.size))
     validation = Feed(held_out, prepare).collate(list(range(len(held_out))))
-    history = fit_network(model, adapter, feed, validation, training, loss, checkpoint, **how)
+    some = rest.sample(min(USUAL, len(rest)), training.seed)
+    usual, _ = Feed(some, prepare).collate(list(range(len(some))))
+    history = fit_network(
+        model, adapter, feed, validation, training, loss, checkpoint, usual=usual, **how
+    )
     return model, history
 
 
