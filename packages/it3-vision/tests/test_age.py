@@ -240,6 +240,21 @@ class TestInvariants:
         assert all(len({int(age) // 40 for age in part}) == 1 for part in tail.y.split(4))
         assert torch.equal(tail.x[:, 0], tail.y)
 
+    def test_statistics_are_those_of_faces_as_they_are(self, run: Run, faces: ImageSet) -> None:
+        model = build(TINY.network, run.adapter)
+        model.load_state_dict(run.model.state_dict())
+        model.eval()
+        x = run.tensor(faces.batch(slice(100)))
+        norm = model.model.get_submodule("bn1")
+        assert isinstance(norm, nn.BatchNorm2d)
+        norm.running_mean += 3  # as if it lagged behind
+        shared.refresh_statistics(model, run.adapter, x)
+        with torch.no_grad():
+            maps = model.model.get_submodule("conv1")(x)
+        assert torch.allclose(norm.running_mean, maps.mean((0, 2, 3)), atol=1e-4)
+        assert not any(layer.training for layer in model.modules())
+        assert norm.momentum == 0.1
+
     def test_every_line_is_on_every_level(self, found: Evaluation, levels: Levels) -> None:
         assert found.levels == list(levels.parts)
         assert not [record["problem"] for record in found.records if record["problem"]]

@@ -143,8 +143,7 @@ def refresh_statistics(model: nn.Module, adapter: Adapter, x: Tensor) -> None:
     """Gives batch norms the statistics of these images, in place of training's moving averages.
 
     The second pass makes a network so sensitive to what it is told that averages which lag behind
-    the weights by a few steps, or were taken in bfloat16, are far off in its answers: on drawn
-    faces by 4 years where these statistics are right, and by 11 where they are the averages.
+    the weights by a few steps, or were taken in bfloat16, can spoil its answers.
 
     Args:
         model: the network `f(x, signal)`; it stays in the mode that it is in.
