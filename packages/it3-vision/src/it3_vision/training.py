@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -24,6 +25,7 @@ __all__ = [
     "IN_MEMORY",
     "Normalise",
     "Recipe",
+    "describe",
     "first_weights",
     "fit_network",
     "in_memory",
@@ -63,6 +65,12 @@ class Recipe(Protocol):
     def seed(self) -> int: ...
     @property
     def bfloat16(self) -> bool | None: ...
+
+
+def describe(training: Any) -> dict[str, Any]:
+    """A task's `Training` as JSON; of weights the file's name is kept, not where it lay."""
+    weights = None if training.weights is None else Path(training.weights).name
+    return {**asdict(training), "network": training.network.describe(), "weights": weights}
 
 
 def first_weights(make: Callable[[], M], seed: int) -> M:

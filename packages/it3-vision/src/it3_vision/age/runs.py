@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from it3_vision.data import ImageSet, Preparation
 from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run
 from it3_vision.training import (
     Normalise,
+    describe,
     first_weights,
     fit_network,
     in_memory,
@@ -114,8 +115,7 @@ class Training:
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        weights = None if self.weights is None else Path(self.weights).name
-        return {**asdict(self), "network": self.network.describe(), "weights": weights}
+        return describe(self)
 
 
 @dataclass(frozen=True)
