@@ -21,18 +21,20 @@ from PIL import Image
 
 from it3_core import IT3Error, IT3Warning, Source
 from it3_core.evaluation import read_records
+from it3_vision import training
 from it3_vision.augmentation import Feed, augmentation
 from it3_vision.classify import Run, Training, load_run, runs, train
-from it3_vision.classify.choosing import _whole_batches, candidates
 from it3_vision.classify.demo import CHARACTERS, characters
 from it3_vision.classify.evaluate import Evaluation, Shifts, evaluate_run, load_evaluation
-from it3_vision.classify.lineup import _paper, lineup
+from it3_vision.classify.lineup import lineup
 from it3_vision.classify.predict import Prediction, predict
 from it3_vision.classify.report import write_report
 from it3_vision.corruptions import corrupt_all
 from it3_vision.corruptions.writing import corrupt_set
 from it3_vision.data import ImageSet, Preparation, open_images
+from it3_vision.lineup import _paper
 from it3_vision.networks import NetworkSettings, bare, load_weights
+from it3_vision.trials import _whole_batches, candidates
 
 CLASSES = ["red", "green", "<b>blue & co</b>"]
 SIZE = 16
@@ -116,7 +118,7 @@ class TestTraining:
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("it trains")
 
-        monkeypatch.setattr(runs, "fit", refuse)
+        monkeypatch.setattr(training, "fit", refuse)
         again = train(squares(240), run.folder, TINY, tuned=TUNED, progress=False)
         assert same_weights(run, again)
         for images, settings in ((squares(240), replace(TINY, lr=0.04)), (squares(237), TINY)):
@@ -168,19 +170,20 @@ class TestTraining:
 
     def test_held_out_images_are_not_trained_on(self) -> None:
         images = squares(240)
-        held_out, rest = runs._parts(images, seed=3)
+        held_out, rest = training.parts(images, seed=3)
         assert len(held_out) == 24
         assert sorted([*held_out.names, *rest.names]) == sorted(images.names)
-        assert list(runs._parts(images, 4)[0].names) != list(held_out.names)
+        assert list(training.parts(images, 4)[0].names) != list(held_out.names)
 
     def test_images_are_normalised_by_their_own_mean_or_by_imagenets(self) -> None:
         images = squares(30)
         mean = images.batch(slice(None)).mean((0, 1, 2)) / 255
-        assert np.allclose(runs._preparation(images, TINY).mean, mean, atol=1e-3)
-        told = runs._preparation(images, replace(TINY, normalise="imagenet"))
+        told = training.preparation(images, SIZE, "data", 0)
+        assert np.allclose(told.mean, mean, atol=1e-3)
+        told = training.preparation(images, SIZE, "imagenet", 0)
         assert told.mean == (0.485, 0.456, 0.406)
         with pytest.raises(IT3Error, match="images are normalised by "):
-            runs._preparation(images, replace(TINY, normalise="mnist"))  # type: ignore[arg-type]
+            training.preparation(images, SIZE, "mnist", 0)  # type: ignore[arg-type]
 
     def test_unreadable_images_are_left_out(self, tmp_path: Path) -> None:
         for row in range(24):

@@ -1,25 +1,19 @@
-"""Which adaptation, if any: chosen on held-out training images under corruptions of their own.
-
-The benchmark's four extra corruptions are there for this: none of them is among the fifteen that
-a method is judged by.
-"""
+"""Which adaptation, if any: chosen on held-out training images under corruptions of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from it3_core import Classification, Conditioned
 from it3_core.batching import batches
-from it3_core.norms import Norm, has_batch_norm
-from it3_core.tuning import Candidate, Tuning, tune
-from it3_vision.corruptions import EXTRA, benchmark_for, corrupt_all
+from it3_core.tuning import Tuning, tune
 from it3_vision.data import ImageSet, Preparation
+from it3_vision.trials import candidates, trials
 
-__all__ = ["BATCHES", "candidates", "choose", "wrong_share"]
+__all__ = ["BATCHES", "choose", "wrong_share"]
 
 BATCHES: dict[int, int] = {1: 128, 16: 256, 64: 512}
 """The batch sizes that are tuned for, and the number of held-out images to do it with."""
@@ -52,61 +46,20 @@ def choose(
         progress: whether to show how far it is.
     """
     chosen: dict[int, Tuning] = {}
-    for size, number in (sizes or BATCHES).items():
-        images = held_out.sample(_whole_batches(min(number, len(held_out)), size), seed)
-        pixels = images.batch(slice(None), prepare.size)
-        x, y = prepare(pixels), torch.from_numpy(images.labels)
-        kind = benchmark_for(prepare.size)
-        corrupted = {
-            name: prepare(corrupt_all(pixels, name, severity, benchmark=kind, seed=seed))
-            for name in EXTRA
-        }
+    for size, x, y, shifts in trials(held_out, prepare, sizes or BATCHES, seed, severity):
         wrong = wrong_share(model, adapter, x, y)
         chosen[size] = tune(
             model,
             adapter,
             x,
             y,
-            shifts={name: partial(_given, shifted) for name, shifted in corrupted.items()},
+            shifts=shifts,
             candidates=candidates(model, size),
             batch_size=size,
             harm=HARM / max(wrong, HARM),  # tune counts in shares of the error
             progress=progress,
         )
     return chosen
-
-
-def _given(shifted: Tensor, _: Tensor) -> Tensor:
-    return shifted
-
-
-def _whole_batches(number: int, size: int) -> int:
-    """A last batch of a few images has other statistics, and of one image perhaps none at all."""
-    return number - number % size if number > size else number
-
-
-def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
-    """What tuning tries, the cheapest first: statistics, answer steps, and IT³ on either.
-
-    Example:
-        >>> from it3_vision.networks import NetworkSettings, build
-        >>> candidates(build(NetworkSettings(), Classification(10)), 64)[0]
-        Source(norm='batch')
-    """
-    norms: list[Norm] = ["source"]
-    if has_batch_norm(model):
-        several: list[Norm] = ["batch", 0.6] if batch_size >= 16 else [0.05, 0.1, 0.2]
-        norms += several
-    found = [Candidate("Source", {"norm": norm}) for norm in norms[1:]]
-    found += [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-0.5, 0.5, 1.0)]
-    for norm in norms[:2]:
-        above = {"parameters": "above", "norm": norm}
-        found.append(Candidate("IT3", {**above, "lr": 1e-3}))
-        found.append(Candidate("IT3", {**above, "lr": 0.05, "optimizer": "SGD", "power": 2.0}))
-        for lr in (1e-4, 1e-3):  # the paper's own step
-            paper = {"anchor_gradient": True, "trust_region": False}
-            found.append(Candidate("IT3", {**paper, "norm": norm, "lr": lr}))
-    return found
 
 
 def wrong_share(model: Conditioned, adapter: Classification, x: Tensor, y: Tensor) -> float:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
-import shlex
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from it3_core import IT3Error
+from it3_vision.options import (
+    Adaptation,
+    Device,
+    Norm,
+    Normalise,
+    Preset,
+    Quiet,
+    RunFolder,
+    Second,
+    command,
+    names,
+    numbers,
+)
 
 if TYPE_CHECKING:
     from it3_vision.classify.evaluate import Shifts
@@ -22,51 +33,6 @@ app = typer.Typer(
     help="Train a classifier with a second input, compare every method, answer for images.",
     no_args_is_help=True,
 )
-
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
-Device = Annotated[str, typer.Option(help="Where the network runs: cpu, cuda ...")]
-
-
-class Preset(StrEnum):
-    """Networks by size."""
-
-    tiny = "tiny"
-    small = "small"
-    paper = "paper"
-
-
-class Norm(StrEnum):
-    """Kinds of normalisation."""
-
-    batch = "batch"
-    group = "group"
-
-
-class Normalise(StrEnum):
-    """Whose mean and deviation images are normalised by."""
-
-    data = "data"
-    imagenet = "imagenet"
-
-
-class Second(StrEnum):
-    """What the second pass is given in training."""
-
-    label = "label"
-    noisy = "noisy"
-    own = "own"
-    mixed = "mixed"
-
-
-class Adaptation(StrEnum):
-    """What to do with the network at test time."""
-
-    auto = "auto"
-    instance = "instance"
-    batch = "batch"
-    statistics = "statistics"
-    none = "none"
 
 
 @app.command()
@@ -180,16 +146,15 @@ def evaluate(
         out=out,
         batch_sizes=numbers(batch_sizes, "batch sizes"),
         slow=slow,
-        only=None if only is None else [name.strip() for name in only.split(";")],
+        only=names(only),
         progress=not quiet,
     )
     asked = {"data": data, "split": split, "corrupted": corrupted, "corruptions": corruptions,
              "severities": severities, "batch-sizes": batch_sizes, "most": most, "only": only,
-             "seed": seed, "out": out}  # fmt: skip
-    options = [str(x) for k, v in asked.items() if v is not None for x in (f"--{k}", v)]
-    slowly = [] if slow else ["--no-slow"]
-    command = shlex.join(["it3-vision", "classify", "evaluate", str(run), *options, *slowly])
-    page = write_report(trained, shifts, found, found.folder / "report.html", command)
+             "seed": seed, "out": out, "no-slow": not slow}  # fmt: skip
+    page = write_report(
+        trained, shifts, found, found.folder / "report.html", command("classify", run, asked)
+    )
     print(markdown_table(found.summary(found.severities[-1])))
     print(f"\n{found.folder / 'table.md'}\n{page}")
 
@@ -232,13 +197,13 @@ def shifts_of(
     from it3_vision.corruptions import CORRUPTIONS, constants
     from it3_vision.data import open_images
 
-    names = tuple(dict.fromkeys(name.strip() for name in corruptions.split(",")))
-    if names == ("all",):
-        names = CORRUPTIONS
+    kinds = tuple(dict.fromkeys(name.strip() for name in corruptions.split(",")))
+    if kinds == ("all",):
+        kinds = CORRUPTIONS
     strengths = tuple(sorted(set(numbers(severities, "severities"))))
-    for name in names:
+    for kind in kinds:
         for severity in strengths:
-            constants(name, severity, "imagenet")  # says what is wrong with either
+            constants(kind, severity, "imagenet")  # says what is wrong with either
     images = open_images(data, split=split, classes=run.classes)
     images = images.take(images.labels >= 0)
     if not len(images):
@@ -248,20 +213,4 @@ def shifts_of(
         typer.echo(f"left out: {problem}", err=True)
     if not len(images):
         raise IT3Error(f"none of the images in {data} can be read: {bad[0]}")
-    return Shifts(images, names, strengths, corrupted, seed)
-
-
-def numbers(text: str, what: str) -> list[int]:
-    """Whole numbers separated by commas.
-
-    Example:
-        >>> numbers("1,16,64", "batch sizes")
-        [1, 16, 64]
-    """
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise IT3Error(f"{what} are whole numbers from 1 on, such as 1,4,16, not {text!r}")
-    return found
+    return Shifts(images, kinds, strengths, corrupted, seed)

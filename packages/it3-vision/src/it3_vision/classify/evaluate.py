@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,16 +13,16 @@ from torch import Tensor
 
 from it3_core import IT3Error, Source
 from it3_core.batching import batches
-from it3_core.evaluation import Record, evaluate, read_records, write_records
-from it3_core.files import make_folder, read_json, write_json, write_text
-from it3_core.memory import peak_memory
-from it3_core.metrics import auroc, correlation
+from it3_core.evaluation import Record, read_records, write_records
+from it3_core.files import make_folder, write_json, write_text
+from it3_core.metrics import correlation
 from it3_core.progress import Progress
 from it3_core.summary import Row, markdown, summarise
 from it3_core.tables import averaged, markdown_table
 from it3_core.tensorfile import digest
-from it3_vision.classify.lineup import ONCE, Lineup, lineup
+from it3_vision.classify.lineup import ONCE, lineup
 from it3_vision.classify.runs import Run
+from it3_vision.comparing import compare, finite, memories, read_summary, separation
 from it3_vision.corruptions import CORRUPTIONS, benchmark_for, corrupt_all
 from it3_vision.data import ImageSet, open_images
 from it3_vision.methods.base import entropy
@@ -200,32 +199,24 @@ def evaluate_run(
         raise IT3Error(f"batch sizes are whole numbers from 1 on, not {list(batch_sizes)}")
     shifts.check()
     folder = make_folder(out if out is not None else run.folder / "evaluation")
-    path = make_folder(folder / "parts") / f"{_identity(run, shifts)}.jsonl"
-    records: dict[tuple[Any, ...], Record] = {}
-    told: dict[str, dict[str, str]] = {}
-    memory: dict[str, float] = {}
     largest = max(batch_sizes)
-    for size in sorted(batch_sizes, reverse=True):
-        chosen = _chosen(lineup(run, size, slow=slow and size == largest), only, size == largest)
-        told[str(size)] = chosen.settings
-        found = evaluate(
-            chosen.methods,
-            shifts.levels(run),
-            partial(_percent_wrong, run),
-            batch_sizes=[size],
-            seed=run.seed,
-            in_distribution=CLEAN,
-            once=[name for name in chosen.methods if name in ONCE],
-            path=path,
-            progress=progress,
-        )
-        records |= {(r["level"], r["method"], r["batch_size"]): r for r in found}
-        if size == largest:
-            memory = _memory(run, shifts, chosen, size)
+    compared = compare(
+        run,
+        lambda size: lineup(run, size, slow=slow and size == largest),
+        shifts.levels(run),
+        partial(_percent_wrong, run),
+        batch_sizes=batch_sizes,
+        in_distribution=CLEAN,
+        once=ONCE,
+        path=make_folder(folder / "parts") / f"{_identity(run, shifts)}.jsonl",
+        only=only,
+        progress=progress,
+    )
+    x = run.tensor(shifts.pixels(run.prepare.size, CLEAN, largest))
     trust = _trust(run, shifts, progress)
     numbers = {
-        "settings": told,
-        "memory": memory,
+        "settings": compared.settings,
+        "memory": memories(run, x, compared.largest, alone=("MEMO", "TTT")),
         "trust": trust["numbers"],
         "points": trust["points"],
         "about": run.settings["about"],
@@ -233,8 +224,7 @@ def evaluate_run(
     }
     described = {"corruptions": list(shifts.corruptions), "severities": list(shifts.severities)}
     samples = _samples(run, shifts, largest)
-    kept = list(records.values())
-    return _written(Evaluation(folder, described, kept, [], numbers, samples))
+    return _written(Evaluation(folder, described, compared.records, [], numbers, samples))
 
 
 def load_evaluation(folder: str | Path) -> Evaluation:
@@ -246,34 +236,14 @@ def load_evaluation(folder: str | Path) -> Evaluation:
         ...
         it3_core.errors.IT3Error: /nowhere holds no evaluation: make one with 'it3-vision ...'
     """
+    shifts, numbers, samples = read_summary(folder, "classify", "shifts", "numbers", "samples")
     place = Path(folder)
-    if not (place / "summary.json").is_file():
-        raise IT3Error(f"{place} holds no evaluation: make one with 'it3-vision classify evaluate'")
-    found = read_json(place / "summary.json", "evaluate again")
-    try:
-        shifts, numbers, samples = found["shifts"], found["numbers"], found["samples"]
-    except KeyError as problem:
-        raise IT3Error(f"{place / 'summary.json'} lacks {problem}: evaluate again") from problem
     records = read_records(place / "records.jsonl")
     return Evaluation(place, shifts, records, _rows(records, shifts), numbers, samples)
 
 
 def _percent_wrong(run: Run, output: Tensor, y: Tensor) -> Tensor:
     return 100 * run.adapter.error(output, y)
-
-
-def _chosen(whole: Lineup, only: Sequence[str] | None, complete: bool) -> Lineup:
-    """The methods that were asked for; what runs once runs at the largest batch size."""
-    methods = {
-        name: method
-        for name, method in whole.methods.items()
-        if name == "source" or ((complete or name not in ONCE) and (only is None or name in only))
-    }
-    if only is not None and (unknown := set(only) - set(whole.methods)) and complete:
-        raise IT3Error(
-            f"no method is called {', '.join(sorted(unknown))}: take {', '.join(whole.methods)}"
-        )
-    return Lineup(methods, {name: whole.settings[name] for name in methods})
 
 
 def _identity(run: Run, shifts: Shifts) -> str:
@@ -289,29 +259,6 @@ def _identity(run: Run, shifts: Shifts) -> str:
         "folder": str(shifts.folder),
     }
     return digest(tensors, body)[:12]
-
-
-def _memory(run: Run, shifts: Shifts, chosen: Lineup, size: int) -> dict[str, float]:
-    """Peak memory of each method for one batch, with the weights, as multiples of source's.
-
-    Also of a plain forward pass that keeps what a backward pass would need: what the paper calls
-    base, by its own figures (Tent's 1.07 is only possible so).
-    """
-    x = run.tensor(shifts.pixels(run.prepare.size, CLEAN, size))
-    weights = sum(p.numel() * p.element_size() for p in run.model.parameters())
-    found = {}
-    for name, method in chosen.methods.items():
-        asked = x[:1] if name in ("MEMO", "TTT") else x
-        try:
-            method(asked)  # what is made once is made now
-            found[name] = weights + peak_memory(partial(method, asked), run.device)
-        except Exception:  # its records say why, and the others' are not lost for it
-            if name == "source":
-                raise
-    base = found["source"]
-    recorded = weights + peak_memory(lambda: run.model(x, run.adapter.neutral(x)), run.device)
-    ratios = {name: round(value / base, 2) for name, value in found.items()}
-    return {**ratios, "forward pass with its graph": round(recorded / base, 2)}
 
 
 def _trust(run: Run, shifts: Shifts, progress: bool) -> dict[str, Any]:
@@ -345,8 +292,8 @@ def _trust(run: Run, shifts: Shifts, progress: bool) -> dict[str, Any]:
         numbers[key] = {
             "pearson": correlation(over, accuracy) if len(over) > 2 else None,
             "spearman": correlation(values, 1 - right, "spearman"),
-            "auroc_wrong": _separation(values[right == 0], values[right == 1]),
-            "auroc_corrupted": _separation(torch.cat([one[index] for one in beyond]),
+            "auroc_wrong": separation(values[right == 0], values[right == 1]),
+            "auroc_corrupted": separation(torch.cat([one[index] for one in beyond]),
                                            found[CLEAN][index]),
         }  # fmt: skip
     flagged = run.trust.flag(found[CLEAN][0]).float().mean()
@@ -354,17 +301,7 @@ def _trust(run: Run, shifts: Shifts, progress: bool) -> dict[str, Any]:
     numbers["flagged_corrupted"] = float(
         run.trust.flag(torch.cat([one[0] for one in beyond])).float().mean()
     )
-    return {"numbers": _plain(numbers), "points": points}
-
-
-def _separation(higher: Tensor, lower: Tensor) -> float | None:
-    return auroc(higher, lower) if len(higher) and len(lower) else None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {"numbers": finite(numbers), "points": points}
 
 
 def _samples(run: Run, shifts: Shifts, size: int) -> list[dict[str, Any]]:

@@ -5,24 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-import numpy as np
-
-from it3_core import IT3, IT3Error, Method, Source
-from it3_core.progress import Progress
 from it3_vision.classify.runs import Run
-from it3_vision.data import BadImage, ImageSet, fit_to, open_images, read_image
-from it3_vision.methods import BatchNormStats
+from it3_vision.predicting import Adapt, Asked, ask
 
-__all__ = ["Adapt", "Prediction", "method_for", "predict"]
-
-Adapt = Literal["auto", "instance", "batch", "statistics", "none"]
-"""What tuning chose; IT³ on each image alone; IT³ on all together; batch statistics; nothing."""
-
-BATCH = 64
-"""Images that are answered together."""
+__all__ = ["Prediction", "predict"]
 
 
 @dataclass
@@ -91,79 +79,21 @@ def predict(
         >>> predict.__module__
         'it3_vision.classify.predict'
     """
-    found = [one for path in paths for one in _images(run, Path(path))]
-    waiting = [(row, one) for row, one in enumerate(found) if not isinstance(one, Prediction)]
-    # Batches of nearly equal size: a last one of one image would have no statistics of its own.
-    rows = np.array_split(np.arange(len(waiting)), max(1, -(-len(waiting) // BATCH)))
-    method = method_for(run, adapt, max(1, len(rows[-1])))
-    answers: list[Prediction] = [
-        one if isinstance(one, Prediction) else Prediction(one[0]) for one in found
+    return [
+        Prediction(name, problem=told) if isinstance(told, str) else _prediction(run, name, told)
+        for name, told in ask(run, paths, adapt, progress=progress)
     ]
-    source = Source(run.model, run.adapter)
-    bar, done = Progress(len(waiting), "predict", progress), 0
-    for part in ([waiting[row] for row in some] for some in rows if len(some)):
-        x = run.tensor(np.stack([image for _, (_, image) in part]))
-        # A method on the batch's statistics has another first answer than the network as it is,
-        # and another error than those that trust was fitted to.
-        plain = source(x)
-        first, last = plain.initial.softmax(1), method(x).prediction.softmax(1)
-        errors = plain.error_before
-        percentiles, flags = run.trust.percentile(errors), run.trust.flag(errors)
-        for place, (row, (name, _)) in enumerate(part):
-            before, after = first[place], last[place]
-            answers[row] = Prediction(
-                name,
-                run.classes[int(before.argmax())],
-                float(before.max()),
-                run.classes[int(after.argmax())],
-                float(after.max()),
-                float(errors[place]),
-                float(percentiles[place]),
-                bool(flags[place]),
-            )
-        done += len(part)
-        bar.show(done, f"{done} images")
-    bar.close()
-    return answers
 
 
-def method_for(run: Run, adapt: Adapt, batch_size: int) -> Method:
-    """The method that `--adapt` names, for this RUN's network and that many images at once."""
-    if adapt not in get_args(Adapt):
-        raise IT3Error(f"adapt is one of {', '.join(get_args(Adapt))}, not {adapt!r}")
-    if adapt == "auto":
-        return run.method(batch_size)
-    if adapt == "none":
-        return Source(run.model, run.adapter)
-    if adapt == "statistics":
-        return BatchNormStats(run.model, run.adapter, prior=16)
-    chosen = run.tuning(batch_size).chosen
-    settings: dict[str, Any] = {"lr": 2e-4}
-    if chosen.method == "IT3":
-        settings = dict(chosen.settings)
-    settings["per_instance"] = adapt == "instance"
-    if adapt == "instance":
-        settings["norm"] = "source"
-    return IT3(run.model, run.adapter, **settings)
-
-
-def _images(run: Run, path: Path) -> list[Prediction | tuple[str, Any]]:
-    """The images at a path, ready in size; a problem in place of each that can't be read."""
-    size = run.prepare.size
-    if not path.is_dir() and path.suffix.lower() not in (".tar", ".gz", ".tgz", ".npy"):
-        try:
-            return [(str(path), fit_to(read_image(path), size))]
-        except BadImage as problem:
-            return [Prediction(str(path), problem=problem.problem)]
-        except IT3Error as problem:
-            return [Prediction(str(path), problem=str(problem))]
-    images = open_images(path)
-    return [_one(images, path, row, size) for row in range(len(images))]
-
-
-def _one(images: ImageSet, path: Path, row: int, size: int) -> Prediction | tuple[str, Any]:
-    name = str(path / images.names[row])
-    try:
-        return name, images.batch([row], size)[0]
-    except BadImage as problem:
-        return Prediction(name, problem=problem.problem)
+def _prediction(run: Run, name: str, told: Asked) -> Prediction:
+    before, after = told.before.softmax(0), told.after.softmax(0)
+    return Prediction(
+        name,
+        run.classes[int(before.argmax())],
+        float(before.max()),
+        run.classes[int(after.argmax())],
+        float(after.max()),
+        told.error,
+        told.percentile,
+        told.flagged,
+    )

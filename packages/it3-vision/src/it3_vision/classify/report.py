@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import platform
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from it3_core import __version__ as core_version
-from it3_core.report import Page, cards, columns, facts, picture, table, text
+from it3_core.report import Page, cards, columns, picture, table, text
 from it3_core.tables import label
-from it3_vision import __version__
+from it3_vision import reporting
 from it3_vision.classify.evaluate import Evaluation, Shifts
 from it3_vision.classify.pictures import figures, samples
 from it3_vision.classify.runs import Run
+from it3_vision.reporting import find_row
 
 __all__ = ["write_report"]
 
@@ -56,10 +53,12 @@ def write_report(
     page.section("Whom to believe", *_trust(found, drawn))
     page.section("What it sees", *_samples(run, shifts, found))
     page.section("Costs", text(*_costs(found)))
-    page.section("How each method was run", *_settings(found))
-    page.section("What tuning chose", *_tuning(run))
-    page.section("Training", facts(_training(run)))
-    page.section("How this was made", facts(_made(run, found, command)))
+    page.section("How each method was run", reporting.settings(found.numbers["settings"]))
+    page.section("What tuning chose", reporting.tunings(run))
+    held_out = {"held-out error, %": round(100 * run.settings["held_out_error"], 2)}
+    page.section("Training", reporting.training(run, held_out))
+    told = command or "it3-vision classify evaluate"
+    page.section("How this was made", reporting.made(run, found.folder, told))
     return page.write(path)
 
 
@@ -79,19 +78,13 @@ def _subtitle(run: Run, found: Evaluation) -> str:
     )
 
 
-def _row(found: Evaluation, level: str, method: str, size: int) -> Mapping[str, Any] | None:
-    rows = [
-        row
-        for row in found.rows
-        if row["level"] == level and row["method"] == method and row["batch_size"] in (None, size)
-    ]
-    return rows[0] if rows and rows[0]["error"] is not None else None
-
-
 def _verdict(run: Run, found: Evaluation, size: int) -> list[str]:
     level = f"mean {found.severities[-1]}"
-    clean, source = _row(found, "clean", "source", size), _row(found, level, "source", size)
-    auto = _row(found, level, "IT³ auto", size)
+    clean, source = (
+        find_row(found.rows, "clean", "source", size),
+        find_row(found.rows, level, "source", size),
+    )
+    auto = find_row(found.rows, level, "IT³ auto", size)
     if clean is None or source is None:
         return [run.tuning(size).reason]
     said = [
@@ -117,7 +110,7 @@ def _verdict(run: Run, found: Evaluation, size: int) -> list[str]:
 def _cards(found: Evaluation, size: int) -> list[tuple[str, str, str]]:
     made = []
     for level, what in (("clean", "clean images"), (f"mean {found.severities[-1]}", "corrupted")):
-        source, auto = (_row(found, level, name, size) for name in ("source", "IT³ auto"))
+        source, auto = (find_row(found.rows, level, name, size) for name in ("source", "IT³ auto"))
         if source and auto:
             number = f"{source['error']:.1f} → {auto['error']:.1f} %"
             made.append((what, number, f"error, before → after, batches of {size}"))
@@ -183,46 +176,3 @@ def _costs(found: Evaluation) -> list[str]:
         f"memory of one that does not: divide by it to compare with the paper's figures, "
         f"whose base is the former.",
     ]
-
-
-def _settings(found: Evaluation) -> list[str]:
-    lines = [["method", "batch", "how"]]
-    for size, told in found.numbers["settings"].items():
-        lines += [[name, size, how] for name, how in told.items()]
-    return [table(lines)]
-
-
-def _tuning(run: Run) -> list[str]:
-    lines = [["batch", "chosen", "why"]]
-    for size, tuning in sorted(run.tunings.items()):
-        lines.append([f"{size} and more", repr(tuning.chosen), tuning.reason])
-    return [table(lines)]
-
-
-def _training(run: Run) -> dict[str, Any]:
-    training, history = run.settings["training"], run.history
-    network = training["network"]
-    return {
-        "network": ", ".join(f"{k} {v}" for k, v in network.items() if v is not None),
-        "parameters": f"{sum(p.numel() for p in run.model.parameters()):,}",
-        "the signal enters at": run.model.layer,
-        "second signal": training["second"],
-        "epochs": len(history["train"]),
-        "seconds": round(history["seconds"]),
-        "held-out error, %": round(100 * run.settings["held_out_error"], 2),
-        "|dF/ds| (0 deaf, 1 a copy)": run.settings["sensitivity"],
-        "images that could not be read": len(run.settings["bad"]),
-        "data": run.settings["about"],
-    }
-
-
-def _made(run: Run, found: Evaluation, command: str) -> dict[str, Any]:
-    return {
-        "command": command or "it3-vision classify evaluate",
-        "run": run.folder,
-        "records": found.folder / "records.jsonl",
-        "it3-vision": __version__,
-        "it3-core": core_version,
-        "torch": torch.__version__,
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
-    }

@@ -1,0 +1,157 @@
+"""What every RUN has: a folder with a trained network and all that was learnt about it.
+
+`model.safetensors` holds the weights, how images are prepared, trust, tuning, and the training
+data's statistics that methods need; `history.json` says how training went.
+`training.safetensors` is where a killed training goes on from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from it3_core import Activations, Adapter, Conditioned, IT3Error, Method, Trust
+from it3_core.checkpoint import Checkpoint, load, save
+from it3_core.files import read_json, write_json
+from it3_core.tuning import Candidate, Tuning
+from it3_vision import __version__
+from it3_vision.data import Preparation
+
+__all__ = ["FORMAT", "TrainedRun", "finished", "parts_of", "read_run"]
+
+FORMAT = 1
+"""Of a RUN; another one can't be read."""
+
+A = TypeVar("A", bound=Adapter)
+_Run = TypeVar("_Run", bound="TrainedRun[Any]")
+
+
+@dataclass(frozen=True)
+class TrainedRun(Generic[A]):
+    """A trained network and all that goes with it, whatever its task.
+
+    Attributes:
+        tunings: what was chosen for batches of so many images at least.
+    """
+
+    folder: Path
+    model: Conditioned
+    adapter: A
+    prepare: Preparation
+    trust: Trust
+    tunings: dict[int, Tuning]
+    activations: Activations
+    settings: dict[str, Any]
+    history: dict[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """The training seed."""
+        return int(self.settings["training"]["seed"])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.model.parameters()).device
+
+    def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Images as the network wants them, where it is."""
+        return self.prepare(pixels).to(self.device)
+
+    def tuning(self, batch_size: int) -> Tuning:
+        """What was chosen for batches of this size: nothing, if all tuning was for larger ones."""
+        fitting = [size for size in self.tunings if size <= batch_size]
+        if fitting:
+            return self.tunings[max(fitting)]
+        least = min(self.tunings, default=1)
+        reason = f"No adaptation: it was tuned for batches of {least} images and more."
+        return Tuning(Candidate("Source"), reason, ())
+
+    def method(self, batch_size: int) -> Method:
+        """The same, ready to answer."""
+        return self.tuning(batch_size).build(self.model, self.adapter)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The training data's statistics, to be kept beside the weights."""
+        return self.activations.tensors()
+
+    def write(self) -> None:
+        """Puts the RUN into its folder; under torchrun, the first process does."""
+        if int(os.environ.get("RANK", "0")) != 0:
+            return
+        write_json(self.folder / "history.json", self.history)
+        save(
+            self.folder / "model.safetensors",
+            self.model,
+            adapter=self.adapter,
+            settings=self.settings,
+            trust=self.trust,
+            tensors=self.tensors(),
+            versions={"it3-vision": __version__},
+        )
+
+
+def read_run(
+    folder: str | os.PathLike[str], task: str, kind: type[A], what: str
+) -> tuple[Checkpoint, A]:
+    """The checkpoint of a RUN and its adapter; anything else gets one clear sentence.
+
+    Args:
+        folder: the RUN.
+        task: the command that makes one: "classify", "age" ...
+        kind: of adapter.
+        what: of whom it must be: "a classifier", say.
+
+    Example:
+        >>> from it3_core import Classification
+        >>> read_run("/nowhere", "classify", Classification, "a classifier")
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-vision classify train'
+    """
+    place = Path(folder)
+    if not (place / "model.safetensors").is_file():
+        raise IT3Error(f"{place} is no RUN: make one with 'it3-vision {task} train'")
+    found = load(place / "model.safetensors")
+    settings = found.settings
+    if settings.get("format") != FORMAT or "training" not in settings:
+        written = found.versions.get("it3-vision", "something else")
+        raise IT3Error(
+            f"{place} was written by it3-vision {written}, and {__version__} can't read it: train "
+            f"it again"
+        )
+    adapter = found.adapter
+    if not isinstance(adapter, kind) or found.trust is None:
+        raise IT3Error(f"{place} is no RUN of {what}: train it again")
+    return found, adapter
+
+
+def parts_of(folder: str | os.PathLike[str], found: Checkpoint) -> dict[str, Any]:
+    """What a `TrainedRun` is made of, beside its network and its adapter."""
+    settings, place = found.settings, Path(folder)
+    return {
+        "folder": place,
+        "prepare": Preparation.from_description(settings["prepare"]),
+        "trust": Trust.from_description(found.trust or {}),
+        "tunings": {int(k): Tuning.from_description(v) for k, v in settings["tunings"].items()},
+        "activations": Activations.from_tensors(found.tensors),
+        "settings": settings,
+        "history": read_json(place / "history.json", "train the RUN again"),
+    }
+
+
+def finished(folder: Path, known: Mapping[str, Any], read: Callable[[Path], _Run]) -> _Run | None:
+    """The RUN in this folder, where it is whole and was made with just these settings."""
+    try:
+        run = read(folder)
+    except IT3Error:
+        return None
+    return run if known.items() <= run.settings.items() else None

@@ -1,0 +1,189 @@
+"""What every training of an image network does alike: data in memory, rates, precision, device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from it3_core import Adapter, Conditioned, History, IT3Error
+from it3_core.training import fit
+from it3_vision.data import BadImage, ImageSet, Preparation
+
+__all__ = [
+    "HELD_OUT",
+    "IN_MEMORY",
+    "Normalise",
+    "Recipe",
+    "first_weights",
+    "fit_network",
+    "in_memory",
+    "mixed_precision",
+    "parts",
+    "place_for",
+    "preparation",
+    "sgd",
+    "watched",
+]
+
+HELD_OUT = 0.1
+"""Share of the training images that early stopping, trust and tuning look at; 5,000 at most."""
+
+IN_MEMORY = 4e9
+"""Training images are decoded once and kept if they take no more bytes than this."""
+
+Normalise = Literal["data", "imagenet"]
+"""Whose mean and deviation images are normalised by."""
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Recipe(Protocol):
+    """How long and how fast to train; every task's `Training` says so."""
+
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def bfloat16(self) -> bool | None: ...
+
+
+def first_weights(make: Callable[[], M], seed: int) -> M:
+    """A network whose first weights are drawn with this seed, in the fastest memory format.
+
+    Example:
+        >>> one, same = (first_weights(lambda: nn.Linear(2, 1), 7) for _ in range(2))
+        >>> torch.equal(one.weight, same.weight)
+        True
+    """
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        model = make()
+        # A seventh faster; torch's own types don't know this argument.
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def fit_network(
+    model: Conditioned,
+    adapter: Adapter,
+    feed: Any,
+    validation: tuple[Tensor, Tensor],
+    recipe: Recipe,
+    loss: Callable[..., Tensor],
+    checkpoint: Path,
+    *,
+    device: torch.device | str,
+    workers: int = 0,
+    progress: bool = True,
+) -> History:
+    """Trains in one cycle of SGD with momentum, and leaves the network as `load` would have it.
+
+    Args:
+        model: the network, trained in place; on the CPU afterwards.
+        adapter: what kind of answer it gives.
+        feed: a Dataset of row numbers with a `collate`, as `it3_vision.augmentation.Feed`.
+        validation: held-out images and labels.
+        recipe: how long and how fast.
+        loss: as `fit` wants it.
+        checkpoint: where a killed training goes on from.
+        device: where to train.
+        workers: processes that prepare batches.
+        progress: whether to show a bar.
+    """
+    history = fit(
+        model,
+        adapter,
+        feed,
+        collate=feed.collate,
+        validation=validation,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        lr=recipe.lr,
+        optimizer=sgd,
+        schedule="onecycle",
+        clip=5.0,
+        loss=partial(mixed_precision, loss=loss, wanted=recipe.bfloat16),
+        workers=workers,
+        checkpoint=checkpoint,
+        seed=recipe.seed,
+        progress=progress,
+        device=device,
+    )
+    # As `load_run` has it, bit for bit; and torch 2.13's group norm crashes where channels are
+    # last and only its own weights get a gradient, as in Fisher's information.
+    model.cpu().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return history
+
+
+def sgd(parameters: Any, lr: float) -> Optimizer:
+    """SGD with Nesterov's momentum and weight decay."""
+    return SGD(parameters, lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
+
+
+def mixed_precision(
+    model: nn.Module, adapter: Any, x: Tensor, y: Tensor, *, loss: Any, wanted: bool | None
+) -> Tensor:
+    """The loss, in bfloat16 where a GPU computes it: that needs no scaling of the loss."""
+    enabled = x.is_cuda if wanted is None else wanted
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=enabled):
+        return loss(model, adapter, x, y).float()  # type: ignore[no-any-return]
+
+
+def place_for(wanted: torch.device | str | None) -> torch.device | str:
+    """Where to train, after a look whether it is there.
+
+    Example:
+        >>> place_for("cpu")
+        'cpu'
+    """
+    if wanted is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
+        reason = str(problem).strip().splitlines()[0]
+        raise IT3Error(f"can't train on {str(wanted)!r}: {reason}") from problem
+    return wanted
+
+
+def in_memory(images: ImageSet, size: int, progress: bool) -> tuple[ImageSet, list[BadImage]]:
+    """The images that can be read, in memory where they fit, and those that can't."""
+    if len(images) * size**2 * 3 <= IN_MEMORY:
+        return images.load(size, workers=os.cpu_count() or 1, progress=progress)
+    return images.sound(workers=os.cpu_count() or 1, progress=progress)
+
+
+def preparation(images: ImageSet, size: int, normalise: Normalise, seed: int) -> Preparation:
+    """How images become tensors, by a sample of all: folders come class by class."""
+    if normalise == "imagenet":
+        return Preparation(size, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    if normalise != "data":
+        raise IT3Error(f'images are normalised by "data" or "imagenet", not {normalise!r}')
+    some = images.sample(min(20_000, len(images)), seed)
+    return Preparation.fit(some.batch(slice(None), size))
+
+
+def parts(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
+    """The held-out images and the rest."""
+    size = min(max(round(HELD_OUT * len(images)), 10), 5000)
+    order = np.random.default_rng(seed + 1000).permutation(len(images))
+    return images.take(np.sort(order[:size])), images.take(np.sort(order[size:]))
+
+
+def watched(model: nn.Module) -> list[str]:
+    """The layers whose activations ActMAD aligns: the normalisations, as its authors do."""
+    kinds = (nn.BatchNorm2d, nn.GroupNorm)
+    return [name for name, layer in model.named_modules() if isinstance(layer, kinds)]

@@ -1,0 +1,100 @@
+"""Held-out training images under corruptions of their own, for tuning to choose by.
+
+The benchmark's four extra corruptions are there for this: none of them is among the fifteen that
+a method is judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from it3_core import Conditioned
+from it3_core.norms import Norm, has_batch_norm
+from it3_core.tuning import Candidate
+from it3_vision.corruptions import EXTRA, benchmark_for, corrupt_all
+from it3_vision.data import ImageSet, Preparation
+
+__all__ = ["Trial", "candidates", "trials"]
+
+
+class Trial(NamedTuple):
+    """What `tune` needs for a batch size."""
+
+    size: int
+    x: Tensor
+    y: Tensor
+    shifts: dict[str, Callable[[Tensor], Tensor]]
+
+
+def trials(
+    held_out: ImageSet,
+    prepare: Preparation,
+    sizes: Mapping[int, int],
+    seed: int = 0,
+    severity: int = 5,
+) -> Iterator[Trial]:
+    """For each batch size some held-out images, as they are and corrupted.
+
+    Args:
+        held_out: images that the network was not trained on.
+        prepare: makes tensors of images.
+        sizes: batch sizes, and how many images to use for each.
+        seed: of the draw and of the corruptions.
+        severity: of the corruptions.
+
+    Example:
+        >>> import numpy as np
+        >>> images = ImageSet.from_array(np.zeros((9, 32, 32, 3), np.uint8), [0, 1, 2] * 3)
+        >>> (trial,) = trials(images, Preparation(32, (0.5,) * 3, (0.25,) * 3), {4: 9})
+        >>> len(trial.x), list(trial.shifts)
+        (8, ['speckle_noise', 'gaussian_blur', 'spatter', 'saturate'])
+    """
+    for size, number in sizes.items():
+        images = held_out.sample(_whole_batches(min(number, len(held_out)), size), seed)
+        pixels = images.batch(slice(None), prepare.size)
+        kind = benchmark_for(prepare.size)
+        corrupted = {
+            name: prepare(corrupt_all(pixels, name, severity, benchmark=kind, seed=seed))
+            for name in EXTRA
+        }
+        shifts = {name: partial(_given, shifted) for name, shifted in corrupted.items()}
+        yield Trial(size, prepare(pixels), torch.from_numpy(images.labels), shifts)
+
+
+def _given(shifted: Tensor, _: Tensor) -> Tensor:
+    return shifted
+
+
+def _whole_batches(number: int, size: int) -> int:
+    """A last batch of a few images has other statistics, and of one image perhaps none at all."""
+    return number - number % size if number > size else number
+
+
+def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
+    """What tuning tries, the cheapest first: statistics, answer steps, and IT³ on either.
+
+    Example:
+        >>> from it3_core import Classification
+        >>> from it3_vision.networks import NetworkSettings, build
+        >>> candidates(build(NetworkSettings(), Classification(10)), 64)[0]
+        Source(norm='batch')
+    """
+    norms: list[Norm] = ["source"]
+    if has_batch_norm(model):
+        several: list[Norm] = ["batch", 0.6] if batch_size >= 16 else [0.05, 0.1, 0.2]
+        norms += several
+    found = [Candidate("Source", {"norm": norm}) for norm in norms[1:]]
+    found += [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-0.5, 0.5, 1.0)]
+    for norm in norms[:2]:
+        above = {"parameters": "above", "norm": norm}
+        found.append(Candidate("IT3", {**above, "lr": 1e-3}))
+        found.append(Candidate("IT3", {**above, "lr": 0.05, "optimizer": "SGD", "power": 2.0}))
+        for lr in (1e-4, 1e-3):  # the paper's own step
+            paper = {"anchor_gradient": True, "trust_region": False}
+            found.append(Candidate("IT3", {**paper, "norm": norm, "lr": lr}))
+    return found
