@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from it3_core import Adapter, Conditioned, History, IT3Error
+from it3_core import Adapter, History, IT3Error
+from it3_core.descent import OptimizerFactory
 from it3_core.training import fit
 from it3_vision.data import BadImage, ImageSet, Preparation
 
@@ -77,7 +78,7 @@ def first_weights(make: Callable[[], M], seed: int) -> M:
 
 
 def fit_network(
-    model: Conditioned,
+    model: nn.Module,
     adapter: Adapter,
     feed: Any,
     validation: tuple[Tensor, Tensor],
@@ -86,10 +87,11 @@ def fit_network(
     checkpoint: Path,
     *,
     device: torch.device | str,
+    optimizer: OptimizerFactory | None = None,
     workers: int = 0,
     progress: bool = True,
 ) -> History:
-    """Trains in one cycle of SGD with momentum, and leaves the network as `load` would have it.
+    """Trains in one cycle of rates, and leaves the network as `load` would have it.
 
     Args:
         model: the network, trained in place; on the CPU afterwards.
@@ -100,6 +102,7 @@ def fit_network(
         loss: as `fit` wants it.
         checkpoint: where a killed training goes on from.
         device: where to train.
+        optimizer: SGD with momentum by default.
         workers: processes that prepare batches.
         progress: whether to show a bar.
     """
@@ -112,7 +115,7 @@ def fit_network(
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
         lr=recipe.lr,
-        optimizer=sgd,
+        optimizer=optimizer or sgd,
         schedule="onecycle",
         clip=5.0,
         loss=partial(mixed_precision, loss=loss, wanted=recipe.bfloat16),

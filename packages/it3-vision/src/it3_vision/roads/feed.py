@@ -14,45 +14,43 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from it3_core import IT3Error
+from it3_vision.data import Preparation
 from it3_vision.data.images import Pixels
 from it3_vision.roads.nodata import mirrored
 from it3_vision.roads.scenes import Scene
 
-__all__ = ["Crops", "Prepare", "middle_crops"]
+__all__ = ["Crops", "as_input", "fitted", "middle_crops"]
 
 
-@dataclass(frozen=True)
-class Prepare:
-    """Makes inputs of scenes: normalised colours, and where there are data.
-
-    Attributes:
-        mean: of each channel, of pixels from 0 to 1.
-        std: likewise.
+def fitted(scenes: Sequence[Scene], size: int) -> Preparation:
+    """How images become tensors: by the mean and deviation of the pixels that have data.
 
     Example:
         >>> from it3_vision.roads.scenes import make_scene
-        >>> scene = make_scene("a", np.zeros((32, 32, 3), np.uint8), None, 1.0)
-        >>> Prepare((0.5,) * 3, (0.25,) * 3)(scene.image, scene.known)[:, 0, 0]
+        >>> fitted([make_scene("a", np.full((8, 8, 3), 51, np.uint8), None, 1.0)], 8).mean
+        (0.2, 0.2, 0.2)
+    """
+    pixels = np.concatenate([scene.image[scene.known] for scene in scenes]) / 255
+    if not len(pixels):
+        raise IT3Error("none of the images has any data: all of them are white")
+    mean, std = pixels.mean(0).round(6), pixels.std(0) + 1e-3
+    return Preparation(size, tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def as_input(prepare: Preparation, image: Pixels, known: NDArray[np.bool_]) -> Tensor:
+    """(4, H, W): normalised colours, and 1 where there are data.
+
+    What has no data is filled with what lies beside it.
+
+    Example:
+        >>> prepare = Preparation(8, (0.5,) * 3, (0.25,) * 3)
+        >>> as_input(prepare, np.zeros((8, 8, 3), np.uint8), np.ones((8, 8), bool))[:, 0, 0]
         tensor([-2., -2., -2.,  1.])
     """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @classmethod
-    def fit(cls, scenes: Sequence[Scene]) -> Prepare:
-        """With the mean and deviation of the pixels that have data."""
-        pixels = np.concatenate([scene.image[scene.known] for scene in scenes]) / 255
-        if not len(pixels):
-            raise IT3Error("none of the images has any data: all of them are white")
-        return cls(tuple(pixels.mean(0).tolist()), tuple((pixels.std(0) + 1e-3).tolist()))
-
-    def __call__(self, image: Pixels, known: NDArray[np.bool_]) -> Tensor:
-        """(4, H, W); what has no data is filled with what lies beside it."""
-        colours = torch.from_numpy(np.ascontiguousarray(mirrored(image, known))).float() / 255
-        colours = (colours - torch.tensor(self.mean)) / torch.tensor(self.std)
-        there = torch.from_numpy(np.ascontiguousarray(known)).float()
-        return torch.cat([colours.movedim(-1, 0), there[None]])
+    colours = torch.from_numpy(np.ascontiguousarray(mirrored(image, known))).float() / 255
+    colours = (colours - torch.tensor(prepare.mean)) / torch.tensor(prepare.std)
+    there = torch.from_numpy(np.ascontiguousarray(known)).float()
+    return torch.cat([colours.movedim(-1, 0), there[None]])
 
 
 @dataclass(frozen=True)
@@ -71,13 +69,13 @@ class Crops(Dataset[int]):
         >>> from it3_vision.roads.scenes import make_scene
         >>> mask = np.eye(64, dtype=np.uint8)
         >>> scene = make_scene("a", np.zeros((64, 64, 3), np.uint8), mask, 1.0)
-        >>> crops = Crops([scene], Prepare((0.5,) * 3, (0.25,) * 3), 32)
+        >>> crops = Crops([scene], Preparation(32, (0.5,) * 3, (0.25,) * 3), 32)
         >>> len(crops), crops.collate([0, 1])[0].shape
         (4, torch.Size([2, 4, 32, 32]))
     """
 
     scenes: Sequence[Scene]
-    prepare: Prepare
+    prepare: Preparation
     size: int
 
     def __post_init__(self) -> None:
@@ -104,24 +102,24 @@ class Crops(Dataset[int]):
             if known.mean() > 0.5:
                 break
         image = _coloured(image, rng)
-        return self.prepare(image, known), torch.from_numpy(label)
+        return as_input(self.prepare, image, known), torch.from_numpy(label)
 
 
-def middle_crops(scenes: Sequence[Scene], prepare: Prepare, size: int) -> tuple[Tensor, Tensor]:
+def middle_crops(scenes: Sequence[Scene], prepare: Preparation, size: int) -> tuple[Tensor, Tensor]:
     """One crop of each scene, the one with the most data, as it is: to judge by.
 
     Example:
         >>> from it3_vision.roads.scenes import make_scene
         >>> mask = np.eye(64, dtype=np.uint8)
         >>> scene = make_scene("a", np.zeros((64, 64, 3), np.uint8), mask, 1.0)
-        >>> middle_crops([scene], Prepare((0.5,) * 3, (0.25,) * 3), 32)[1].shape
+        >>> middle_crops([scene], Preparation(32, (0.5,) * 3, (0.25,) * 3), 32)[1].shape
         torch.Size([1, 32, 32])
     """
     inputs, labels = [], []
     for scene in scenes:
         part = scene.window(size)
         image, known, label = _filled(part, size)
-        inputs.append(prepare(image, known))
+        inputs.append(as_input(prepare, image, known))
         labels.append(torch.from_numpy(label))
     return torch.stack(inputs), torch.stack(labels)
 
