@@ -13,6 +13,7 @@ from it3_core import IT3Error
 from it3_vision import __version__
 from it3_vision.classify.cli import app as classify
 from it3_vision.corrupting import corrupt
+from it3_vision.roads.cli import app as roads
 
 __all__ = ["app", "main"]
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(classify, name="classify")
+app.add_typer(roads, name="roads")
 app.command()(corrupt)
 
 
