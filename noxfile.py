@@ -169,6 +169,7 @@ PEERS = {
     "wings_cost": [],
     "vision": [],
     "corrupt": [],
+    "roads": [],
 }
 
 
@@ -184,6 +185,7 @@ def bench(session: nox.Session) -> None:
         "wings_cost": ["aero"],
         "vision": ["vision"],
         "corrupt": ["vision"],
+        "roads": ["vision"],
     }
     install(session, *PEERS[what], packages=["core[plots]", *packages.get(what, [])])
     session.run("python", f"tools/bench/{what}.py", *options)

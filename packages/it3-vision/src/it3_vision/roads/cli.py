@@ -125,13 +125,13 @@ def evaluate(
     Example: it3-vision roads evaluate run --data massachusetts --split test
     """
     from it3_core.tables import markdown_table
-    from it3_vision.roads.evaluate import evaluate_run, tested_on
+    from it3_vision.roads.evaluate import evaluate_run, views_of
     from it3_vision.roads.reading import open_roads
     from it3_vision.roads.report import write_report
     from it3_vision.roads.runs import load_run
 
     trained = load_run(run, device)
-    tested = tested_on(
+    tested = views_of(
         trained, open_roads(data, resolution=resolution, split=split), window=window, most=most
     )
     for line in tested.skipped:

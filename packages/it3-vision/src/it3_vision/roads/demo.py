@@ -8,7 +8,7 @@ from pathlib import Path
 
 from it3_core.files import make_folder
 from it3_vision.roads.drawing import drawn_scenes
-from it3_vision.roads.evaluate import Evaluation, evaluate_run, tested_on
+from it3_vision.roads.evaluate import Evaluation, evaluate_run, views_of
 from it3_vision.roads.network import DRUSettings
 from it3_vision.roads.report import write_report
 from it3_vision.roads.runs import Run, Training, train
@@ -55,7 +55,7 @@ def run_demo(
     about = {"data": f"{n} drawn towns of {_SIZE} × {_SIZE} pixels", "seed": seed}
     run = train(towns, folder / "run", training, about=about, progress=progress)
     say(f"Drawing {tested} pieces of countryside, and asking every method about their roads ...")
-    country = tested_on(run, drawn_scenes("rural", tested, _SIZE, seed=1000 * seed + 500))
+    country = views_of(run, drawn_scenes("rural", tested, _SIZE, seed=1000 * seed + 500))
     found = evaluate_run(
         run,
         country,

@@ -29,8 +29,8 @@ from it3_vision.roads.runs import Run
 from it3_vision.roads.scenes import Scenes
 from it3_vision.roads.tiling import OVERLAP, TILE, answer
 
-__all__ = ["ALL", "HELD_OUT", "Evaluation", "Order", "Tested", "evaluate_run", "load_evaluation",
-           "tested_on"]  # fmt: skip
+__all__ = ["ALL", "HELD_OUT", "Evaluation", "Order", "Views", "evaluate_run", "load_evaluation",
+           "views_of"]  # fmt: skip
 
 HELD_OUT = "held out"
 """The level without a shift: crops that the RUN kept from its training data."""
@@ -47,7 +47,7 @@ _SCORES = ("correctness", "completeness", "quality", "iou", "mse")
 
 
 @dataclass(frozen=True)
-class Tested:
+class Views:
     """Images to test on, at the network's resolution.
 
     Attributes:
@@ -68,9 +68,9 @@ class Tested:
         return len(self.names)
 
 
-def tested_on(
+def views_of(
     run: Run, scenes: Scenes, *, window: int | None = None, most: int | None = None
-) -> Tested:
+) -> Views:
     """The scenes as the network sees them.
 
     Images without a single road pixel among their data are left out: nothing can be complete
@@ -86,7 +86,7 @@ def tested_on(
     rows = range(len(scenes))
     if most is not None and most < len(scenes):
         rows = np.linspace(0, len(scenes) - 1, most).round().astype(int).tolist()
-    found = Tested([], [], [], [])
+    found = Views([], [], [], [])
     for row in rows:
         scene = scenes[row].at(run.resolution)
         scene = scene if window is None else scene.window(window)
@@ -152,7 +152,7 @@ class Evaluation:
 
 def evaluate_run(
     run: Run,
-    tested: Tested,
+    tested: Views,
     *,
     out: str | Path | None = None,
     batch_sizes: Sequence[int] = (1, 4, 8),
@@ -235,7 +235,7 @@ class _Work:
     """One evaluation: a record a method and level, each written when it is there."""
 
     run: Run
-    tested: Tested
+    tested: Views
     tile: int
     slack: float
     path: Path
@@ -353,7 +353,7 @@ def _with_errors(record: Record, source: Mapping[str, Any]) -> None:
     record["difference"] = sum(record["differences"]) / len(errors)
 
 
-def _identity(run: Run, tested: Tested, asked: Iterable[Any]) -> str:
+def _identity(run: Run, tested: Views, asked: Iterable[Any]) -> str:
     """What records belong to: a file of its own for each network, tuning, set and setting."""
     tensors = dict(run.model.state_dict())
     tensors |= {f"label {row}": torch.from_numpy(v.copy()) for row, v in enumerate(tested.labels)}

@@ -7,6 +7,7 @@ previous mask of the first step is IT³'s signal: neutral, or an answer to be im
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -32,7 +33,9 @@ FACTOR = 16
 _FILTERS = (32, 64, 128, 256)
 _STATE = 512
 _SCALES: dict[str, int] = {"tiny": 8, "small": 4, "paper": 1}
-_MOST = 2**17
+_MOST = 2**18
+_LATE = ("up.0.", "head.")  # the layers after which nothing is kept for a backward pass
+_MOST_LATE = 2**21
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,13 @@ class DRUNet(nn.Module):
         if self.training or parts <= 1:
             return self._last(None, x, signal)
         weights = {**dict(self.cell.named_parameters()), **dict(self.cell.named_buffers())}
-        found = [self._part(weights, x[i::parts], signal[i::parts]) for i in range(parts)]
+        again = torch.is_grad_enabled() and (
+            signal.requires_grad
+            or x.shape[0] * x.shape[2] * x.shape[3] > _MOST_LATE
+            or any(w.requires_grad for k, w in weights.items() if not k.startswith(_LATE))
+        )
+        run = partial(self._again, weights) if again else partial(self._last, None)
+        found = [run(x[i::parts], signal[i::parts]) for i in range(parts)]
         order = torch.cat([torch.arange(i, len(x), parts) for i in range(parts)])
         return torch.cat(found)[order.argsort().to(x.device)]
 
@@ -126,11 +135,11 @@ class DRUNet(nn.Module):
         """The logits after each recurrent step."""
         return self._unrolled(None, x, signal)
 
-    def _part(self, weights: dict[str, Tensor], x: Tensor, signal: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return self._last(None, x, signal)
-        # With these very weights again: by the time of the backward pass, a method may have put
-        # other ones into the network.
+    def _again(self, weights: dict[str, Tensor], x: Tensor, signal: Tensor) -> Tensor:
+        """A part that is run again in the backward pass, and leaves nothing until then.
+
+        With these very weights: by then, a method may have put other ones into the network.
+        """
         found: Tensor = checkpoint(
             self._last, weights, x, signal, use_reentrant=False, preserve_rng_state=False
         )
@@ -150,7 +159,8 @@ class DRUNet(nn.Module):
                 mask = found[-1].sigmoid()
                 mask = mask if self.training else mask.detach()
                 signal = torch.cat([mask, torch.ones_like(mask)], 1)
-            inputs = (image, signal.to(image.dtype), known, state)
+            given = bool(signal[:, 1:].any())
+            inputs = (image, signal.to(image.dtype), given, known, state)
             if weights is None:
                 logits, state = self.cell(*inputs)
             else:
@@ -179,22 +189,39 @@ class _Cell(nn.Module):
         self.head = nn.Conv2d(filters[0], 1, 1)
 
     def forward(
-        self, image: Tensor, signal: Tensor, known: Tensor, state: Tensor | None
+        self, image: Tensor, signal: Tensor, given: bool, known: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         e = torch.cat([image, signal], 1)
         skips: list[Tensor] = []
         for block in self.down:
-            e = block(e, known)
+            e = block(e, given, known)
             skips.append(e)
             e = nnf.max_pool2d(e, 2)
-        u = self.update(e).sigmoid()
-        candidate = self.candidate(self.reset(e).sigmoid() * e).tanh()
+        u = self.update(e, given).sigmoid()
+        candidate = self.candidate(self.reset(e, given).sigmoid() * e, given).tanh()
         state = u * candidate if state is None else (1 - u) * state + u * candidate
         d = state
         for block, skip in zip(reversed(self.up), reversed(skips), strict=True):
-            d = block(torch.cat([nnf.interpolate(d, scale_factor=2.0), skip], 1), known)
+            d = block(torch.cat([nnf.interpolate(d, scale_factor=2.0), skip], 1), given, known)
         logits: Tensor = self.head(d)
         return logits, state
+
+
+class _Norm(nn.Module):
+    """A normalisation for passes without a mask, and one for those that are given one.
+
+    A network that has seen no mask yet has other statistics than one that has: with statistics
+    in common, batch norms would be right for neither.
+    """
+
+    def __init__(self, kind: Normalisation, channels: int) -> None:
+        super().__init__()
+        self.without = normalisation(kind, channels)
+        self.given = normalisation(kind, channels)
+
+    def forward(self, x: Tensor, given: bool) -> Tensor:
+        found: Tensor = self.given(x) if given else self.without(x)
+        return found
 
 
 class _Block(nn.Module):
@@ -202,13 +229,13 @@ class _Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, norm: Normalisation) -> None:
         super().__init__()
-        self.conv1, self.norm1 = convolution(inputs, outputs), normalisation(norm, outputs)
-        self.conv2, self.norm2 = convolution(outputs, outputs), normalisation(norm, outputs)
+        self.conv1, self.norm1 = convolution(inputs, outputs), _Norm(norm, outputs)
+        self.conv2, self.norm2 = convolution(outputs, outputs), _Norm(norm, outputs)
         self.pixels = Pixels()
 
-    def forward(self, x: Tensor, known: Tensor) -> Tensor:
-        x = nnf.relu(self.norm1(self.conv1(x)), inplace=True)
-        x = self.norm2(self.conv2(x))
+    def forward(self, x: Tensor, given: bool, known: Tensor) -> Tensor:
+        x = nnf.relu(self.norm1(self.conv1(x), given), inplace=True)
+        x = self.norm2(self.conv2(x), given)
         if self.pixels.watched:
             self.pixels(x, known)
         return nnf.relu(x, inplace=not self.pixels.watched)
@@ -219,11 +246,11 @@ class _Gate(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, norm: Normalisation) -> None:
         super().__init__()
-        self.conv1, self.norm = convolution(inputs, outputs), normalisation(norm, outputs)
+        self.conv1, self.norm = convolution(inputs, outputs), _Norm(norm, outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.conv2(nnf.relu(self.norm(self.conv1(x)), inplace=True))
+    def forward(self, x: Tensor, given: bool) -> Tensor:
+        found: Tensor = self.conv2(nnf.relu(self.norm(self.conv1(x), given), inplace=True))
         return found
 
 

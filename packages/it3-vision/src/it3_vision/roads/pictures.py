@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from it3_core import IT3, Source
 from it3_vision.data.images import Pixels
 from it3_vision.roads.ccq import score
-from it3_vision.roads.evaluate import Evaluation, Tested
+from it3_vision.roads.evaluate import Evaluation, Views
 from it3_vision.roads.runs import Run
 from it3_vision.roads.tiling import TILE, answer
 
@@ -60,7 +60,7 @@ def overlay(image: Pixels, probability: NDArray[Any], known: NDArray[Any] | None
 
 
 def iterated(
-    run: Run, tested: Tested, rows: Sequence[int], *, lr: float, tile: int = TILE
+    run: Run, tested: Views, rows: Sequence[int], *, lr: float, tile: int = TILE
 ) -> list[Iterated]:
     """Some images before IT³, and after 5 and 15 iterations, each adapted to alone.
 

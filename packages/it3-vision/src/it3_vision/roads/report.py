@@ -8,7 +8,7 @@ from pathlib import Path
 from it3_core.report import Page, cards, picture, table, text
 from it3_core.tables import label
 from it3_vision.reporting import find_row, made, settings, training, tunings
-from it3_vision.roads.evaluate import ALL, HELD_OUT, Evaluation, Tested
+from it3_vision.roads.evaluate import ALL, HELD_OUT, Evaluation, Views
 from it3_vision.roads.pictures import bars, iterated, qualitative
 from it3_vision.roads.runs import Run
 
@@ -23,7 +23,7 @@ _CAPTION = (
 )
 
 
-def draw_figures(run: Run, tested: Tested, found: Evaluation, shown: int = 4) -> dict[str, Path]:
+def draw_figures(run: Run, tested: Views, found: Evaluation, shown: int = 4) -> dict[str, Path]:
     """Draws the pictures of an evaluation beside its tables, and returns their files.
 
     Args:
@@ -49,7 +49,7 @@ def draw_figures(run: Run, tested: Tested, found: Evaluation, shown: int = 4) ->
 
 
 def write_report(
-    run: Run, tested: Tested, found: Evaluation, path: str | Path, command: str = ""
+    run: Run, tested: Views, found: Evaluation, path: str | Path, command: str = ""
 ) -> Path:
     """Writes the page and returns its path.
 
