@@ -19,7 +19,7 @@ PACKAGES = ("core", "tabular", "vision", "aero")
 TESTED_WITH = {
     "core": ["core[plots]"],
     "tabular": ["core[plots]", "tabular[parquet,plots]"],
-    "vision": ["core[plots]", "vision"],
+    "vision": ["core[plots]", "vision[geo]"],
     "aero": ["core[plots]", "aero[dask]"],
 }
 

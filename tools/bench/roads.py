@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from it3_core import IT3, ActMAD, Activations, AnswerStep, Source
+from it3_core import IT3, Activations, ActMAD, AnswerStep, Source
 from it3_vision.methods import BatchNormStats
 from it3_vision.roads.adapter import RoadMap
 from it3_vision.roads.network import DRUNet, DRUSettings, Pixels, build

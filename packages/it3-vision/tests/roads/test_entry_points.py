@@ -42,8 +42,8 @@ def test_train_evaluate_predict(
     assert "<script" not in page
     mask, over = tmp_path / "mask.png", tmp_path / "over.png"
     image = data / "images" / "3.png"
-    assert main(["roads", "predict", str(out), str(image), "--out", str(mask), "--overlay",
-                 str(over), "--adapt", "it3", "--steps", "2", "--resolution", "1"]) == 0  # fmt: skip
+    asked = ["--out", str(mask), "--overlay", str(over), "--adapt", "it3", "--steps", "2"]
+    assert main(["roads", "predict", str(out), str(image), *asked, "--resolution", "1"]) == 0
     assert set(np.unique(np.array(Image.open(mask)))) <= {0, 255}
     assert Image.open(mask).size == Image.open(over).size == (48, 48)
     assert "3.png" in capsys.readouterr().out
@@ -74,8 +74,9 @@ def test_a_geotiff_says_where_it_lies(tmp_path: Path) -> None:
     from it3_vision.roads.georeference import geojson
 
     file = tmp_path / "a.tif"
-    with rasterio.open(file, "w", driver="GTiff", height=8, width=8, count=3, dtype="uint8",
-                       crs="EPSG:26986", transform=from_origin(236_000, 901_000, 1, 1)) as made:  # fmt: skip
+    profile = {"driver": "GTiff", "height": 8, "width": 8, "count": 3, "dtype": "uint8"}
+    place = {"crs": "EPSG:26986", "transform": from_origin(236_000, 901_000, 1, 1)}
+    with rasterio.open(file, "w", **profile, **place) as made:
         made.write(np.zeros((3, 8, 8), np.uint8))
     where = find_georeference(file)
     assert where is not None

@@ -37,9 +37,7 @@ class RoadMap(DenseMap):
         tensor([True])
     """
 
-    def __init__(
-        self, distance: Literal["js", "kl", "l2"] = "js", slack: float = SLACK
-    ) -> None:
+    def __init__(self, distance: str = "js", slack: float = SLACK) -> None:
         super().__init__(1, distance)
         self.slack = slack
 

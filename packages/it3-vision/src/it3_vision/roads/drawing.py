@@ -45,7 +45,7 @@ def draw_scene(
 
     Example:
         >>> scene = draw_scene("rural", 64, seed=3)
-        >>> scene.image.shape, 0 < (scene.label > 0).mean() < 0.5
+        >>> scene.image.shape, bool(0 < (scene.label > 0).mean() < 0.5)
         ((64, 64, 3), True)
     """
     if style not in get_args(Style):
@@ -125,9 +125,7 @@ def _fields(canvas: _Canvas, rng: np.random.Generator, resolution: float) -> Non
         canvas[there > 0] = (colour + stripes[..., None])[there > 0]
 
 
-def _streets(
-    size: int, rng: np.random.Generator, resolution: float
-) -> list[tuple[_Line, int]]:
+def _streets(size: int, rng: np.random.Generator, resolution: float) -> list[tuple[_Line, int]]:
     """A grid, turned: streets and, between some of them, alleys."""
     turn = rng.uniform(-0.25, 0.25) + rng.choice([0, np.pi / 4])
     across = np.array([np.cos(turn), np.sin(turn)])

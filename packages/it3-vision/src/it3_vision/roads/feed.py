@@ -137,15 +137,13 @@ def _filled(scene: Scene, size: int) -> tuple[Pixels, NDArray[np.bool_], NDArray
 def _turned(
     scene: Scene, size: int, rng: np.random.Generator
 ) -> tuple[Pixels, NDArray[np.bool_], NDArray[np.int64]]:
-    """A crop about a random place, at a random angle, flipped or not, a little larger or smaller."""
+    """A crop about a random place, turned, flipped or not, a little larger or smaller."""
     assert scene.label is not None
     height, width = scene.image.shape[:2]
     scale = float(np.exp(rng.uniform(np.log(0.75), np.log(1.33))))
     angle = float(rng.choice([0, 90, 180, 270])) + float(rng.uniform(-20, 20))
     half = [min(side / 2, size / (2 * scale)) for side in (width, height)]
-    middle = [
-        rng.uniform(h, side - h) for h, side in zip(half, (width, height), strict=True)
-    ]
+    middle = [rng.uniform(h, side - h) for h, side in zip(half, (width, height), strict=True)]
     turn: NDArray[Any] = cv2.getRotationMatrix2D((middle[0], middle[1]), angle, scale)
     turn[:, 2] += size / 2 - np.array(middle)
     if rng.random() < 0.5:

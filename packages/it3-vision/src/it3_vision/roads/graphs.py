@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,8 +16,6 @@ __all__ = ["WIDTH", "draw_graph", "read_graph"]
 
 WIDTH = 9
 """Pixels of a drawn road, as RoadTracer's own masks have it: 5.4 m at 0.6 m a pixel."""
-
-_SHIFT = 4  # OpenCV's fixed point: a sixteenth of a pixel
 
 
 def read_graph(path: str | os.PathLike[str]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -75,7 +74,7 @@ def draw_graph(
         edges: pairs of vertices.
         corner: x and y of the window's upper left.
         size: its height and width.
-        width: of a road, in pixels.
+        width: of a road, in pixels; odd.
 
     Example:
         >>> mask = draw_graph(np.array([[0.0, 8.0], [15.0, 8.0]]), np.array([[0, 1]]), (0, 0),
@@ -83,12 +82,17 @@ def draw_graph(
         >>> mask[:, 7].nonzero()[0].tolist()
         [7, 8, 9]
     """
-    mask = np.zeros(size, np.uint8)
-    here = vertices - np.asarray(corner, np.float64)
+    # Lines one pixel wide, then every pixel within the radius: OpenCV's own wide lines are wider.
+    radius = width // 2
+    mask: NDArray[Any] = np.zeros((size[0] + 2 * radius, size[1] + 2 * radius), np.uint8)
+    here = vertices - np.asarray(corner, np.float64) + radius
     low = here[edges].min(1) if len(edges) else np.zeros((0, 2))
     high = here[edges].max(1) if len(edges) else np.zeros((0, 2))
-    near = (high > -width).all(1) & (low[:, 0] < size[1] + width) & (low[:, 1] < size[0] + width)
+    near = (high >= 0).all(1) & (low < np.array(mask.shape[::-1])).all(1)
     for a, b in edges[near]:
-        ends = [tuple(int(v) for v in np.rint(here[i] * 2**_SHIFT)) for i in (a, b)]
-        cv2.line(mask, ends[0], ends[1], 255, width, cv2.LINE_8, _SHIFT)
-    return mask
+        ends = [tuple(int(v) for v in np.rint(here[i])) for i in (a, b)]
+        cv2.line(mask, ends[0], ends[1], 255, 1)
+    y, x = np.indices((2 * radius + 1, 2 * radius + 1)) - radius
+    disc = (y**2 + x**2 <= radius**2).astype(np.uint8)
+    drawn = cv2.dilate(mask, disc)
+    return np.asarray(drawn[radius : radius + size[0], radius : radius + size[1]], np.uint8)

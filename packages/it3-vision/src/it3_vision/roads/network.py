@@ -178,9 +178,7 @@ class _Cell(nn.Module):
         filters = [max(1, f // scale) for f in _FILTERS]
         state = max(1, _STATE // scale)
         inputs = [5, *filters[:-1]]
-        self.down = nn.ModuleList(
-            _Block(i, o, norm) for i, o in zip(inputs, filters, strict=True)
-        )
+        self.down = nn.ModuleList(_Block(i, o, norm) for i, o in zip(inputs, filters, strict=True))
         self.update = _Gate(filters[-1], state, norm)
         self.reset = _Gate(filters[-1], filters[-1], norm)
         self.candidate = _Gate(filters[-1], state, norm)

@@ -47,7 +47,7 @@ def overlay(image: Pixels, probability: NDArray[Any], known: NDArray[Any] | None
     Example:
         >>> found = overlay(np.zeros((4, 4, 3), np.uint8), np.eye(4))
         >>> found[0, 0].tolist(), found[0, 1].tolist()
-        ([140, 19, 21], [0, 0, 0])
+        ([140, 19, 22], [0, 0, 0])
     """
     road = np.asarray(probability)[..., None] >= 0.5
     red = np.array([255, 36, 40])

@@ -107,7 +107,9 @@ def open_roads(
     if resolution is None and (images[-1:] == ("sat",) or "massachusetts" in place.name.lower()):
         resolution = RESOLUTIONS["massachusetts"]
     if resolution is None:
-        raise IT3Error(f"say how many metres a pixel of {place} has: --resolution 0.3, for instance")
+        raise IT3Error(
+            f"say how many metres a pixel of {place} has: --resolution 0.3, for instance"
+        )
     pairs = _pairs(tree, images, masks)
     names = tuple(shown(image) for image, _ in pairs)
     return Scenes(str(place), names, partial(_read_pair, tree, pairs, resolution))
@@ -154,9 +156,7 @@ def _pairs(tree: Tree, images: Parts, masks: Parts) -> list[tuple[Parts, Parts]]
     return [((*images, name), (*masks, there[stem])) for stem, name in found.items()]
 
 
-def _read_pair(
-    tree: Tree, pairs: list[tuple[Parts, Parts]], resolution: float, row: int
-) -> Scene:
+def _read_pair(tree: Tree, pairs: list[tuple[Parts, Parts]], resolution: float, row: int) -> Scene:
     image, mask = pairs[row]
     pixels = read_aerial(tree.raw(image), shown(image))
     label = read_image(tree.raw(mask), MOST_PIXELS, name=shown(mask)).max(2)

@@ -202,7 +202,7 @@ def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu")
         ...
         it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-vision roads train'
     """
-    found, adapter = read_run(folder, "roads", DenseMap, "roads")
+    found, kind = read_run(folder, "roads", DenseMap, "roads")
     if found.settings.get("task") != "roads":
         raise IT3Error(f"{folder} is no RUN of roads: train one with 'it3-vision roads train'")
     model = build(DRUSettings(**found.settings["training"]["network"]))
@@ -210,7 +210,7 @@ def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu")
     where = place_for(device)
     return Run(
         model=found.restore(model).eval().to(where),
-        adapter=RoadMap("js"),
+        adapter=RoadMap(kind.distance_name),
         held_out=(kept["x"].to(where), kept["y"].long().to(where)),
         **parts_of(folder, found),
     )

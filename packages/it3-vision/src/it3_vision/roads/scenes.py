@@ -69,7 +69,7 @@ class Scene:
             >>> import numpy as np
             >>> image = np.zeros((64, 64, 3), np.uint8)
             >>> image[:32] = 255
-            >>> make_scene("a", image, None, 1.0).window(32).known.all()
+            >>> bool(make_scene("a", image, None, 1.0).window(32).known.all())
             True
         """
         height, width = self.image.shape[:2]
@@ -102,7 +102,7 @@ def make_scene(
         >>> import numpy as np
         >>> mask = np.zeros((8, 8), np.uint8)
         >>> mask[4] = 255
-        >>> make_scene("a", np.zeros((8, 8, 3), np.uint8), mask, 1.0).label.sum()
+        >>> int(make_scene("a", np.zeros((8, 8, 3), np.uint8), mask, 1.0).label.sum())
         8
     """
     if not 0 < resolution < 1000:
