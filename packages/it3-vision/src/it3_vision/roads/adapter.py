@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as nnf
 from torch import Tensor
 
 from it3_core import DenseMap
+from it3_core.adapters import ProbabilityDistance
 from it3_core.distances import js_divergence, kl_divergence, l2_distance
 from it3_vision.roads.ccq import SLACK, score
 from it3_vision.roads.network import NO_DATA
@@ -37,7 +36,7 @@ class RoadMap(DenseMap):
         tensor([True])
     """
 
-    def __init__(self, distance: str = "js", slack: float = SLACK) -> None:
+    def __init__(self, distance: ProbabilityDistance = "js", slack: float = SLACK) -> None:
         super().__init__(1, distance)
         self.slack = slack
 

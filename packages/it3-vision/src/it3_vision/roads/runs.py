@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from it3_core import Activations, DenseMap, IT3Error, Trust, sensitivity
+from it3_core.adapters import ProbabilityDistance
 from it3_core.batching import batches
 from it3_core.files import make_folder
 from it3_core.progress import Progress
@@ -210,7 +211,7 @@ def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu")
     where = place_for(device)
     return Run(
         model=found.restore(model).eval().to(where),
-        adapter=RoadMap(kind.distance_name),
+        adapter=RoadMap(cast(ProbabilityDistance, kind.distance_name)),
         held_out=(kept["x"].to(where), kept["y"].long().to(where)),
         **parts_of(folder, found),
     )
