@@ -32,7 +32,7 @@ from it3_vision.classify.report import write_report
 from it3_vision.corruptions import corrupt_all
 from it3_vision.corruptions.writing import corrupt_set
 from it3_vision.data import ImageSet, Preparation, open_images
-from it3_vision.lineup import _paper
+from it3_vision.lineup import paper_step
 from it3_vision.networks import NetworkSettings, bare, load_weights
 from it3_vision.trials import _whole_batches, candidates
 
@@ -273,8 +273,8 @@ class TestChoosing:
 
         tried = (entry(0.1, None), entry(0.2, -0.3), entry(0.3, 0.0), entry(0.4, -0.1))
         tuned = replace(run, tunings={1: replace(run.tunings[12], tried=tried)})
-        assert _paper(tuned, 1, "source")["lr"] == 0.3
-        assert _paper(tuned, 1, "batch")["lr"] == 2e-4  # none was tried on these statistics
+        assert paper_step(tuned, 1, "source")["lr"] == 0.3
+        assert paper_step(tuned, 1, "batch")["lr"] == 2e-4  # none was tried on these statistics
 
 
 class TestEvaluation:

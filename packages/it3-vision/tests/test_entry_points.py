@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import it3_vision
-from it3_vision import classify, networks
+from it3_vision import age, classify, networks
 from it3_vision.__main__ import main
 
 
@@ -21,7 +21,7 @@ def test_version_is_the_metadata_s() -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    for module in (classify, networks):
+    for module in (age, classify, networks):
         for name in module.__all__:
             assert hasattr(module, name), name
 
@@ -48,7 +48,7 @@ def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"it3-vision {it3_vision.__version__}\n"
 
 
-@pytest.mark.parametrize("before", [[], ["classify"]])
+@pytest.mark.parametrize("before", [[], ["classify"], ["age"]])
 def test_without_arguments_it_helps(before: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     main(before)
     alone = capsys.readouterr()
@@ -60,7 +60,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     told = capsys.readouterr().out
     assert "Usage: it3-vision" in told
-    assert all(command in told for command in ("classify", "corrupt", "demo"))
+    assert all(command in told for command in ("age", "classify", "corrupt", "demo"))
     assert main(["classify", "--help"]) == 0
     told = capsys.readouterr().out
     assert all(command in told for command in ("train", "evaluate", "predict"))

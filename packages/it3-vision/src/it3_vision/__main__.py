@@ -11,6 +11,7 @@ import typer
 
 from it3_core import IT3Error
 from it3_vision import __version__
+from it3_vision.age.cli import app as age
 from it3_vision.classify.cli import app as classify
 from it3_vision.corrupting import corrupt
 from it3_vision.roads.cli import app as roads
@@ -19,12 +20,13 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="it3-vision",
-    help="IT3 (idempotent test-time training) for images: classifiers that meet corrupted images.",
+    help="IT3 (idempotent test-time training) for images: corrupted ones, and faces of other ages.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(classify, name="classify")
+app.add_typer(age, name="age")
 app.add_typer(roads, name="roads")
 app.command()(corrupt)
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from it3_vision.data import ImageSet, Preparation
 
-__all__ = ["Feed", "augmentation"]
+__all__ = ["Feed", "augmentation", "face_augmentation"]
 
 
 def augmentation(size: int, *, flip: bool = True) -> A.Compose:
@@ -47,6 +47,42 @@ def augmentation(size: int, *, flip: bool = True) -> A.Compose:
             A.ColorJitter(0.2, 0.2, 0.2, 0.05, p=0.5),
         ]
     return A.Compose([*steps, A.HorizontalFlip(p=0.5)] if flip else steps)
+
+
+def face_augmentation(size: int) -> A.Compose:
+    """For faces that are aligned: a little turned, moved and scaled, flipped, in other light.
+
+    Nothing that makes a face look older or younger, such as blur, is among it.
+
+    Args:
+        size: height and width of the images.
+
+    Example:
+        >>> import numpy as np
+        >>> face_augmentation(32)(image=np.zeros((32, 32, 3), np.uint8))["image"].shape
+        (32, 32, 3)
+    """
+    return A.Compose(
+        [
+            A.HorizontalFlip(p=0.5),
+            A.Affine(
+                scale=(0.9, 1.2),
+                translate_percent=(-0.07, 0.07),
+                rotate=(-12, 12),
+                border_mode=cv2.BORDER_REFLECT_101,
+                p=1.0,
+            ),
+            A.ColorJitter(0.25, 0.25, 0.25, 0.02, p=0.7),
+            A.ToGray(p=0.1),
+            A.CoarseDropout(
+                num_holes_range=(1, 1),
+                hole_height_range=(size // 8 / size, 0.4),
+                hole_width_range=(size // 8 / size, 0.4),
+                fill="random_uniform",
+                p=0.3,
+            ),
+        ]
+    )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from it3_core.metrics import auroc
 from it3_vision.lineup import Lineup
 from it3_vision.runs import TrainedRun
 
-__all__ = ["Compared", "compare", "finite", "memories", "read_summary", "separation"]
+__all__ = ["Compared", "against", "compare", "finite", "memories", "read_summary", "separation"]
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,22 @@ def read_summary(folder: str | Path, task: str, *keys: str) -> list[Any]:
         return [found[key] for key in keys]
     except KeyError as problem:
         raise IT3Error(f"{place / 'summary.json'} lacks {problem}: evaluate again") from problem
+
+
+def against(row: Mapping[str, Any] | None, digits: int) -> str:
+    """The difference to the reference with its interval; nothing for the reference itself.
+
+    Example:
+        >>> against({"method": "IT³", "reference": "source", "difference": -0.5, "low": -0.6,
+        ...          "high": -0.4}, 1)
+        '-0.5 (-0.6 to -0.4)'
+    """
+    if row is None or row["method"] == row["reference"] or row["difference"] is None:
+        return ""
+    told = f"{row['difference']:+.{digits}f}"
+    if row["low"] is None or row["high"] is None:
+        return told
+    return f"{told} ({row['low']:+.{digits}f} to {row['high']:+.{digits}f})"
 
 
 def separation(higher: Tensor, lower: Tensor) -> float | None:

@@ -13,7 +13,7 @@ from it3_core.norms import Norm, has_batch_norm
 from it3_vision.methods import BatchNormStats
 from it3_vision.runs import TrainedRun
 
-__all__ = ["PRIOR", "Lineup", "common", "norm_for", "shown"]
+__all__ = ["PRIOR", "Lineup", "common", "norm_for", "paper_step", "shown", "words"]
 
 PRIOR = 16
 """Images that the training data count as, where statistics are blended (Schneider et al. 2020)."""
@@ -80,15 +80,15 @@ def common(run: TrainedRun[Any], batch_size: int, fewest: int = 9) -> Lineup:
     if statistics:
         blended = BatchNormStats(model, adapter, prior=PRIOR)
         found.add("blended statistics", blended, f"the training data count as {PRIOR} images")
-    plain = _paper(run, batch_size, "source")
-    found.add("IT³, source statistics", IT3(model, adapter, **plain), _words(plain))
+    plain = paper_step(run, batch_size, "source")
+    found.add("IT³, source statistics", IT3(model, adapter, **plain), words(plain))
     if statistics:
-        batch = _paper(run, batch_size, norm)
-        found.add("IT³, batch statistics", IT3(model, adapter, **batch), _words(batch))
+        batch = paper_step(run, batch_size, norm)
+        found.add("IT³, batch statistics", IT3(model, adapter, **batch), words(batch))
     auto = run.tuning(batch_size)
     found.add("IT³ auto", auto.build(model, adapter), repr(auto.chosen))
-    online = {**_paper(run, batch_size, norm), "trust_region": True}
-    told = f"{_words(online)}, no further than F's answer; weights are kept"
+    online = {**paper_step(run, batch_size, norm), "trust_region": True}
+    told = f"{words(online)}, no further than F's answer; weights are kept"
     found.add("online IT³", OnlineIT3(model, adapter, **online), told)
     actmad = ActMAD(model, adapter, run.activations, norm=norm)
     found.add("ActMAD", actmad, f"one step of Adam at 2e-4, norm={shown(norm)}")
@@ -105,7 +105,7 @@ def shown(norm: Norm) -> str:
     return norm if isinstance(norm, str) else f"{norm:.2f}"
 
 
-def _paper(run: TrainedRun[Any], batch_size: int, norm: Norm) -> dict[str, Any]:
+def paper_step(run: TrainedRun[Any], batch_size: int, norm: Norm) -> dict[str, Any]:
     """The paper's step on these statistics, at the rate that was best on held-out images."""
     tried = [
         entry
@@ -124,6 +124,7 @@ def _gain(entry: Mapping[str, Any]) -> float:
     return -math.inf if entry["gain"] is None else float(entry["gain"])
 
 
-def _words(settings: dict[str, Any]) -> str:
+def words(settings: Mapping[str, Any]) -> str:
+    """How a step of IT³ is made, in words."""
     norm = shown(settings["norm"])
     return f"one step of Adam at {settings['lr']:g}, gradient through F, norm={norm}"

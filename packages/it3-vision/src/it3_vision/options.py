@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import typer
 from it3_core import IT3Error
 
 __all__ = ["Adaptation", "Device", "Norm", "Normalise", "Preset", "Quiet", "RunFolder", "Second",
-           "command", "names", "numbers"]  # fmt: skip
+           "command", "names", "numbers", "tell"]  # fmt: skip
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
@@ -75,6 +76,14 @@ def numbers(text: str, what: str) -> list[int]:
     if not found or min(found) < 1:
         raise IT3Error(f"{what} are whole numbers from 1 on, such as 1,4,16, not {text!r}")
     return found
+
+
+def tell(found: Sequence[Any], as_json: bool) -> None:
+    """Prints predictions, one a line; exits with 2 if one of them has a problem."""
+    for one in found:
+        print(json.dumps(one.as_json(), ensure_ascii=False) if as_json else str(one))
+    if any(one.before is None for one in found):
+        raise typer.Exit(2)
 
 
 def names(text: str | None) -> list[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -18,7 +18,7 @@ from it3_vision.data.images import Pixels
 from it3_vision.methods import BatchNormStats
 from it3_vision.runs import TrainedRun
 
-__all__ = ["Adapt", "Asked", "ask", "method_for"]
+__all__ = ["Adapt", "Answered", "Asked", "ask", "method_for"]
 
 Adapt = Literal["auto", "instance", "batch", "statistics", "none"]
 """What tuning chose; IT³ on each image alone; IT³ on all together; batch statistics; nothing."""
@@ -51,6 +51,24 @@ class Asked:
     error: float
     percentile: float
     flagged: bool
+
+
+@dataclass
+class Answered:
+    """What is told to people about one image: its name, and why there is no answer.
+
+    Every task has one of its own, with its answers between the two, `before` among them.
+    """
+
+    name: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        found = asdict(self)
+        if found["before"] is None:
+            return {"name": self.name, "problem": found["problem"]}
+        del found["problem"]
+        return {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
 
 
 def ask(

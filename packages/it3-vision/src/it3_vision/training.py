@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from it3_core import Adapter, History, IT3Error
+from it3_core.batching import batches
 from it3_core.descent import OptimizerFactory
+from it3_core.feeding import cut
 from it3_core.training import fit
 from it3_vision.data import BadImage, ImageSet, Preparation
 
@@ -23,6 +26,7 @@ __all__ = [
     "IN_MEMORY",
     "Normalise",
     "Recipe",
+    "describe",
     "first_weights",
     "fit_network",
     "in_memory",
@@ -30,6 +34,7 @@ __all__ = [
     "parts",
     "place_for",
     "preparation",
+    "refresh_statistics",
     "sgd",
     "watched",
 ]
@@ -42,6 +47,8 @@ IN_MEMORY = 4e9
 
 Normalise = Literal["data", "imagenet"]
 """Whose mean and deviation images are normalised by."""
+
+_TOGETHER = 128  # images whose statistics are taken at once
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -59,6 +66,12 @@ class Recipe(Protocol):
     def seed(self) -> int: ...
     @property
     def bfloat16(self) -> bool | None: ...
+
+
+def describe(training: Any) -> dict[str, Any]:
+    """A task's `Training` as JSON; of weights the file's name is kept, not where it lay."""
+    weights = None if training.weights is None else Path(training.weights).name
+    return {**asdict(training), "network": training.network.describe(), "weights": weights}
 
 
 def first_weights(make: Callable[[], M], seed: int) -> M:
@@ -88,6 +101,7 @@ def fit_network(
     *,
     device: torch.device | str,
     optimizer: OptimizerFactory | None = None,
+    usual: Tensor | None = None,
     workers: int = 0,
     progress: bool = True,
 ) -> History:
@@ -103,15 +117,20 @@ def fit_network(
         checkpoint: where a killed training goes on from.
         device: where to train.
         optimizer: SGD with momentum by default.
+        usual: training images as they are, to take batch norms' statistics from anew before each
+            look at the held-out ones; see `refresh_statistics`.
         workers: processes that prepare batches.
         progress: whether to show a bar.
     """
+    judged: Any = validation
+    if usual is not None:
+        judged = partial(_held_out_loss, adapter, usual, *validation)
     history = fit(
         model,
         adapter,
         feed,
         collate=feed.collate,
-        validation=validation,
+        validation=judged,
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
         lr=recipe.lr,
@@ -129,6 +148,56 @@ def fit_network(
     # last and only its own weights get a gradient, as in Fisher's information.
     model.cpu().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return history
+
+
+def refresh_statistics(model: nn.Module, adapter: Adapter, x: Tensor) -> None:
+    """Gives batch norms the statistics of these images, in place of training's moving averages.
+
+    The second pass makes a network so sensitive to what it is told that averages which lag behind
+    the weights by a few steps, or were taken in bfloat16, can spoil its answers.
+
+    Args:
+        model: the network `f(x, signal)`; it stays in the mode that it is in.
+        adapter: makes the neutral signal, which all images are given.
+        x: images as they come at test time; a thousand will do.
+
+    Example:
+        >>> from it3_core import Regression, condition
+        >>> net = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 1))
+        >>> adapter, x = Regression(), 5 + torch.randn(64, 3, 1, 1)
+        >>> model = condition(net, adapter, layer="0").eval()
+        >>> refresh_statistics(model, adapter, x)
+        >>> torch.allclose(model.model[0].running_mean, x.mean((0, 2, 3)))
+        True
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
+    before = [(layer.training, layer.momentum) for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.train()
+        layer.momentum = None  # a plain mean over the batches
+    try:
+        with torch.no_grad():
+            for part in cut(x, _TOGETHER):
+                model(part, adapter.neutral(part))
+    finally:
+        for layer, (training, momentum) in zip(layers, before, strict=True):
+            layer.train(training)
+            layer.momentum = momentum
+
+
+def _held_out_loss(
+    adapter: Adapter, usual: Tensor, x: Tensor, y: Tensor, model: nn.Module
+) -> float:
+    """What `fit` would minimise, on statistics of the training images as they are."""
+    device = next(model.parameters()).device
+    model.eval()
+    refresh_statistics(model, adapter, usual.to(device))
+    with torch.no_grad():
+        losses = []
+        for part, label in zip(batches(x.to(device), 256), batches(y, 256), strict=True):
+            losses.append(adapter.loss(model(part, adapter.neutral(part)), label.to(device)))
+    return float(torch.cat(losses).mean())
 
 
 def sgd(parameters: Any, lr: float) -> Optimizer:
@@ -179,9 +248,9 @@ def preparation(images: ImageSet, size: int, normalise: Normalise, seed: int) ->
     return Preparation.fit(some.batch(slice(None), size))
 
 
-def parts(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
-    """The held-out images and the rest."""
-    size = min(max(round(HELD_OUT * len(images)), 10), 5000)
+def parts(images: ImageSet, seed: int, least: int = 10) -> tuple[ImageSet, ImageSet]:
+    """The held-out images, so many at least, and the rest."""
+    size = min(max(round(HELD_OUT * len(images)), least), 5000)
     order = np.random.default_rng(seed + 1000).permutation(len(images))
     return images.take(np.sort(order[:size])), images.take(np.sort(order[size:]))
 

@@ -28,7 +28,7 @@ class Trial(NamedTuple):
     size: int
     x: Tensor
     y: Tensor
-    shifts: dict[str, Callable[[Tensor], Tensor]]
+    shifts: Mapping[str, Callable[[Tensor], Tensor]]
 
 
 def trials(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +20,7 @@ from it3_vision.options import (
     command,
     names,
     numbers,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -175,11 +175,7 @@ def predict(
     from it3_vision.classify.predict import predict as answer
     from it3_vision.classify.runs import load_run
 
-    found = answer(load_run(run, device), images, adapt.value, progress=not quiet)
-    for one in found:
-        print(json.dumps(one.as_json(), ensure_ascii=False) if as_json else str(one))
-    if any(one.before is None for one in found):
-        raise typer.Exit(2)
+    tell(answer(load_run(run, device), images, adapt.value, progress=not quiet), as_json)
 
 
 def shifts_of(

@@ -22,7 +22,7 @@ from it3_core.tables import averaged, markdown_table
 from it3_core.tensorfile import digest
 from it3_vision.classify.lineup import ONCE, lineup
 from it3_vision.classify.runs import Run
-from it3_vision.comparing import compare, finite, memories, read_summary, separation
+from it3_vision.comparing import against, compare, finite, memories, read_summary, separation
 from it3_vision.corruptions import CORRUPTIONS, benchmark_for, corrupt_all
 from it3_vision.data import ImageSet, open_images
 from it3_vision.methods.base import entropy
@@ -364,8 +364,8 @@ def _summary(rows: Iterable[Row], severity: int, memory: Mapping[str, float]) ->
                 "" if row["batch_size"] is None else str(row["batch_size"]),
                 _percent(plain),
                 _percent(row),
-                _interval(row),
-                "" if plain is None else _interval(plain),
+                against(row, 1),
+                "" if plain is None else against(plain, 1),
                 "" if row["cost"] is None else f"{row['cost']:.1f}",
                 # Measured at the largest batch size, where it matters.
                 _ratio(memory.get(row["method"])) if row["batch_size"] in (None, largest) else "",
@@ -382,14 +382,6 @@ def _percent(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     return "failed" if row["error"] is None else f"{row['error']:.1f}"
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    if row["method"] == row["reference"] or row["difference"] is None:
-        return ""
-    if row["low"] is None or row["high"] is None:
-        return f"{row['difference']:+.1f}"
-    return f"{row['difference']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
 
 
 def _bare(images: ImageSet) -> list[str]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from it3_vision.classify.runs import Run
-from it3_vision.predicting import Adapt, Asked, ask
+from it3_vision.predicting import Adapt, Answered, Asked, ask
 
 __all__ = ["Prediction", "predict"]
 
 
 @dataclass
-class Prediction:
+class Prediction(Answered):
     """What is said about one image, or why nothing is.
 
     Attributes:
@@ -33,7 +32,6 @@ class Prediction:
         b.png: it is empty
     """
 
-    name: str
     before: str | None = None
     sure_before: float | None = None
     after: str | None = None
@@ -42,13 +40,6 @@ class Prediction:
     percentile: float | None = None
     flagged: bool = False
     problem: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
-        if self.before is None:
-            return {"name": self.name, "problem": self.problem}
-        found = {key: value for key, value in asdict(self).items() if key != "problem"}
-        return {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
 
     def __str__(self) -> str:
         if self.before is None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from it3_vision.networks import NetworkSettings, build
 from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run
 from it3_vision.training import (
     Normalise,
+    describe,
     first_weights,
     fit_network,
     in_memory,
@@ -90,8 +90,7 @@ class Training:
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        weights = None if self.weights is None else Path(self.weights).name
-        return {**asdict(self), "network": self.network.describe(), "weights": weights}
+        return describe(self)
 
 
 @dataclass(frozen=True)

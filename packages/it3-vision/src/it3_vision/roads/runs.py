@@ -36,6 +36,8 @@ from it3_vision.training import first_weights, fit_network, place_for
 
 __all__ = ["Run", "Training", "load_run", "train"]
 
+_SEEN = 200  # training crops, as they are, that statistics are taken from
+
 HELD_OUT = 0.2
 """Share of the scenes that early stopping, trust and tuning look at; 64 at most."""
 
@@ -149,6 +151,7 @@ def train(
     model = first_weights(partial(build, training.network), training.seed)
     crops = Crops(rest, prepare, training.size)
     x, y = middle_crops(held_out, prepare, training.size)
+    seen = middle_crops(rest[:_SEEN], prepare, training.size)[0]
     history = fit_network(
         model,
         adapter,
@@ -159,10 +162,10 @@ def train(
         folder / "training.safetensors",
         device=where,
         optimizer=_adamw,
+        usual=seen[:32],
         workers=workers,
         progress=progress,
     )
-    seen = middle_crops(rest[:200], prepare, training.size)[0]
     tunings = choose(model, adapter, x, y, progress=progress)
     with torch.no_grad():
         error = adapter.error(model(x, adapter.neutral(x)), y).mean()
