@@ -63,9 +63,9 @@ def draw_scene(
         _stroke(mask, line, width, (255,))
     _houses(canvas, mask, roads, rng, resolution, 0.75 if style == "urban" else 0.12)
     _trees(canvas, rng, resolution, 1.0 if style == "urban" else 1.6)
-    canvas = cv2.GaussianBlur(canvas, (0, 0), 0.6)
-    canvas += rng.normal(0, 5, canvas.shape).astype(np.float32)
-    image = canvas.clip(0, 245).astype(np.uint8)  # white is for where there are no data
+    blurred: NDArray[Any] = cv2.GaussianBlur(canvas, (0, 0), 0.6)
+    blurred = blurred + rng.normal(0, 5, blurred.shape).astype(np.float32)
+    image = blurred.clip(0, 245).astype(np.uint8)  # white is for where there are no data
     if no_data:
         _cut_off(image, rng)
     return make_scene(f"{style} {seed}", image, mask, resolution)

@@ -112,6 +112,7 @@ class DRUNet(nn.Module):
         self.steps = steps
         self.most = most
         initialise(self)
+        assert self.cell.head.bias is not None
         nn.init.constant_(self.cell.head.bias, -2.0)  # roads are rare
 
     def forward(self, x: Tensor, signal: Tensor) -> Tensor:

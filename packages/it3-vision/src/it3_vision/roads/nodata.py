@@ -50,9 +50,8 @@ def find_no_data(image: Pixels, white: int = _WHITE) -> NDArray[np.bool_]:
         if area >= _HUGE * candidate.size or (border and area >= _LEAST):
             found |= labels == index
     # What opening took off corners, and the grey rim that compression leaves.
-    return np.asarray(cv2.dilate(found.astype(np.uint8), kernel) > 0) & (
-        (candidate > 0) | (image.min(2) >= white - 30)
-    )
+    near = cv2.dilate(found.astype(np.uint8), kernel) > 0
+    return np.asarray(near & (image.min(2) >= white - 30), np.bool_)
 
 
 def mirrored(image: Pixels, known: NDArray[np.bool_]) -> Pixels:
@@ -80,4 +79,4 @@ def mirrored(image: Pixels, known: NDArray[np.bool_]) -> Pixels:
     there = known[beyond[0], beyond[1]]
     rows = np.where(there, beyond[0], nearest[0])
     columns = np.where(there, beyond[1], nearest[1])
-    return image[rows, columns]
+    return np.asarray(image[rows, columns], np.uint8)

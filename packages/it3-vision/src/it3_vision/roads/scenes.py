@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import cv2
 import numpy as np
@@ -50,7 +51,7 @@ class Scene:
             return replace(self, resolution=resolution)
         how = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
 
-        def resized(values: NDArray[np.generic]) -> NDArray[np.generic]:
+        def resized(values: NDArray[Any]) -> NDArray[Any]:
             return np.asarray(cv2.resize(values, (width, height), interpolation=how))
 
         known = resized(self.known.astype(np.float32)) > 0.99
