@@ -19,7 +19,7 @@ PACKAGES = ("core", "tabular", "vision", "aero")
 TESTED_WITH = {
     "core": ["core[plots]"],
     "tabular": ["core[plots]", "tabular[parquet,plots]"],
-    "vision": ["core[plots]", "vision"],
+    "vision": ["core[plots]", "vision[geo]"],
     "aero": ["core[plots]", "aero[dask]"],
 }
 
@@ -184,6 +184,7 @@ PEERS = {
     "wings_cost": [],
     "vision": [],
     "corrupt": [],
+    "roads": [],
 }
 
 
@@ -199,6 +200,7 @@ def bench(session: nox.Session) -> None:
         "wings_cost": ["aero"],
         "vision": ["vision"],
         "corrupt": ["vision"],
+        "roads": ["vision"],
     }
     install(session, *PEERS[what], packages=["core[plots]", *packages.get(what, [])])
     session.run("python", f"tools/bench/{what}.py", *options)

@@ -14,6 +14,7 @@ from it3_vision import __version__
 from it3_vision.age.cli import app as age
 from it3_vision.classify.cli import app as classify
 from it3_vision.corrupting import corrupt
+from it3_vision.roads.cli import app as roads
 
 __all__ = ["app", "main"]
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(classify, name="classify")
 app.add_typer(age, name="age")
+app.add_typer(roads, name="roads")
 app.command()(corrupt)
 
 

@@ -53,7 +53,7 @@ def training(run: TrainedRun[Any], held_out: Mapping[str, Any]) -> str:
         {
             "network": ", ".join(f"{k} {v}" for k, v in told["network"].items() if v is not None),
             "parameters": f"{sum(p.numel() for p in run.model.parameters()):,}",
-            "the signal enters at": run.model.layer,
+            "the signal enters at": getattr(run.model, "layer", "the first layer"),
             "second signal": told["second"],
             "epochs": len(history["train"]),
             "seconds": round(history["seconds"]),

@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from it3_core import Activations, Adapter, Conditioned, IT3Error, Method, Trust
+from it3_core import Activations, Adapter, IT3Error, Method, Trust
 from it3_core.checkpoint import Checkpoint, load, save
 from it3_core.files import read_json, write_json
 from it3_core.tuning import Candidate, Tuning
@@ -43,7 +43,7 @@ class TrainedRun(Generic[A]):
     """
 
     folder: Path
-    model: Conditioned
+    model: nn.Module
     adapter: A
     prepare: Preparation
     trust: Trust

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from it3_core import Adapter, Conditioned, History, IT3Error
+from it3_core import Adapter, History, IT3Error
 from it3_core.batching import batches
+from it3_core.descent import OptimizerFactory
 from it3_core.feeding import cut
 from it3_core.training import fit
 from it3_vision.data import BadImage, ImageSet, Preparation
@@ -90,7 +91,7 @@ def first_weights(make: Callable[[], M], seed: int) -> M:
 
 
 def fit_network(
-    model: Conditioned,
+    model: nn.Module,
     adapter: Adapter,
     feed: Any,
     validation: tuple[Tensor, Tensor],
@@ -99,11 +100,12 @@ def fit_network(
     checkpoint: Path,
     *,
     device: torch.device | str,
+    optimizer: OptimizerFactory | None = None,
     usual: Tensor | None = None,
     workers: int = 0,
     progress: bool = True,
 ) -> History:
-    """Trains in one cycle of SGD with momentum, and leaves the network as `load` would have it.
+    """Trains in one cycle of rates, and leaves the network as `load` would have it.
 
     Args:
         model: the network, trained in place; on the CPU afterwards.
@@ -114,6 +116,7 @@ def fit_network(
         loss: as `fit` wants it.
         checkpoint: where a killed training goes on from.
         device: where to train.
+        optimizer: SGD with momentum by default.
         usual: training images as they are, to take batch norms' statistics from anew before each
             look at the held-out ones; see `refresh_statistics`.
         workers: processes that prepare batches.
@@ -131,7 +134,7 @@ def fit_network(
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
         lr=recipe.lr,
-        optimizer=sgd,
+        optimizer=optimizer or sgd,
         schedule="onecycle",
         clip=5.0,
         loss=partial(mixed_precision, loss=loss, wanted=recipe.bfloat16),

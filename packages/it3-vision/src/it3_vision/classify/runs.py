@@ -97,6 +97,7 @@ class Training:
 class Run(TrainedRun[Classification]):
     """A trained classifier and all that goes with it; `train` and `load_run` make one."""
 
+    model: Conditioned
     classes: tuple[str, ...]
     fisher: Fisher
 

@@ -43,6 +43,9 @@ class Tree(Protocol):
     def seen(self, at: Parts = ()) -> list[str]:
         """A few names of whatever is there, for an error."""
 
+    def raw(self, file: Parts) -> bytes:
+        """One file's bytes."""
+
     def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
         """One image."""
 
@@ -127,6 +130,15 @@ class Folder:
     def seen(self, at: Parts = ()) -> list[str]:
         return [shown((name,)) for name in entries(self._root.joinpath(*at))[:_FEW]]
 
+    def raw(self, file: Parts) -> bytes:
+        path = self._root.joinpath(*file)
+        try:
+            if path.stat().st_size > MOST_FILE_BYTES:
+                raise BadImage(shown(file), f"is larger than {MOST_FILE_BYTES / 2**30:g} GB")
+            return path.read_bytes()
+        except OSError as error:
+            raise BadImage(shown(file), f"can't be opened ({error.strerror})") from None
+
     def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
         path = self._root.joinpath(*file)
         return read_image(path, most_pixels, name=shown(file), smallest=smallest)
@@ -194,18 +206,18 @@ class Tar:
     def seen(self, at: Parts = ()) -> list[str]:
         return [*self.folders(at), *self._others][:_FEW]
 
-    def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
-        name = shown(file)
+    def raw(self, file: Parts) -> bytes:
         start, size = self._members[file]
         if size > MOST_FILE_BYTES:
-            raise BadImage(name, f"is larger than {MOST_FILE_BYTES / 2**30:g} GB")
+            raise BadImage(shown(file), f"is larger than {MOST_FILE_BYTES / 2**30:g} GB")
         if self._unpacked is not None:
-            data = self._unpacked[start : start + size]
-        else:
-            with self._path.open("rb") as tar:
-                tar.seek(start)
-                data = tar.read(size)
-        return read_image(data, most_pixels, name=name, smallest=smallest)
+            return self._unpacked[start : start + size]
+        with self._path.open("rb") as tar:
+            tar.seek(start)
+            return tar.read(size)
+
+    def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
+        return read_image(self.raw(file), most_pixels, name=shown(file), smallest=smallest)
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:

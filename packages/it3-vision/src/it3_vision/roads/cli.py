@@ -1,0 +1,204 @@
+"""The commands `it3-vision roads …`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from it3_vision.options import Device, Norm, Preset, Quiet, RunFolder, command, names, numbers
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Roads from the air: train a recurrent U-Net, compare every method, map an image.",
+    no_args_is_help=True,
+)
+
+Resolution = Annotated[float | None, typer.Option(
+    help="Metres a pixel of DATA; known for Massachusetts and RoadTracer.")]  # fmt: skip
+DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="images/ and masks/, sat/ and "
+                                            "map/, RoadTracer's folders, or a tar.")]  # fmt: skip
+
+
+class Second(StrEnum):
+    """What the second pass is given in training."""
+
+    label = "label"
+    noisy = "noisy"
+    mixed = "mixed"
+
+
+class Order(StrEnum):
+    """Of the stream of images."""
+
+    mse = "mse"
+    given = "given"
+
+
+class Adaptation(StrEnum):
+    """What to do with the network at test time."""
+
+    auto = "auto"
+    it3 = "it3"
+    statistics = "statistics"
+    none = "none"
+
+
+@app.command()
+def train(
+    data: DataFolder,
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")],
+    resolution: Resolution = None,
+    at: Annotated[float, typer.Option(help="Metres a pixel that the network works at.")] = 1.0,
+    split: Annotated[str | None, typer.Option(help="Which, where DATA has several.")] = None,
+    preset: Annotated[Preset, typer.Option(help="small: for a few CPU cores.")] = Preset.small,
+    steps: Annotated[int, typer.Option(min=1, help="Recurrent steps; not IT3's.")] = 3,
+    norm: Annotated[Norm, typer.Option(help="Batch norm or group norm.")] = Norm.batch,
+    size: Annotated[int, typer.Option(min=16, help="Side of a crop, times 16.")] = 112,
+    epochs: Annotated[int, typer.Option(min=1, help="Times through the scenes.")] = 90,
+    batch_size: Annotated[int, typer.Option(min=2, help="Crops a step.")] = 8,
+    lr: Annotated[float, typer.Option(help="The largest rate of the cycle.")] = 3e-3,
+    second: Annotated[Second, typer.Option(help="The second pass's signal.")] = Second.mixed,
+    bfloat16: Annotated[bool | None, typer.Option(
+        help="Multiply in bfloat16; without a word, on a GPU only.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that prepare crops.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")] = None,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train a network; started again, it goes on where it was. Works under torchrun.
+
+    Example: it3-vision roads train epfl --resolution 0.3 --out run
+    """
+    from it3_vision.roads.network import DRUSettings
+    from it3_vision.roads.reading import open_roads
+    from it3_vision.roads.runs import Training
+    from it3_vision.roads.runs import train as train_run
+
+    scenes = open_roads(data, resolution=resolution, split=split)
+    training = Training(
+        DRUSettings(preset.value, steps, norm.value),
+        resolution=at,
+        size=size,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        second=second.value,
+        seed=seed,
+        bfloat16=bfloat16,
+    )
+    about = {"data": str(data), "split": split, "resolution": scenes[0].resolution}
+    run = train_run(
+        scenes, out, training, about=about, device=device, workers=workers, progress=not quiet
+    )
+    for problem in run.settings["bad"][:5]:
+        typer.echo(f"left out: {problem}", err=True)
+    print(f"held-out quality {100 * (1 - run.settings['held_out_error']):.1f} %")
+    print(run.tuning(max(run.tunings)).reason)
+    print(run.folder)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    data: Annotated[Path, typer.Option(help="Scenes with masks, as for train.")],
+    resolution: Resolution = None,
+    split: Annotated[str | None, typer.Option(help="Which, where DATA has several.")] = None,
+    window: Annotated[int | None, typer.Option(
+        min=32, help="Take a square of this side, with the most data, from each image.")] = None,
+    most: Annotated[int | None, typer.Option(min=1, help="Images at most.")] = None,
+    batch_sizes: Annotated[str, typer.Option(help="Images at once.")] = "1,4,8",
+    order: Annotated[Order, typer.Option(help="Of the stream: by the source's MSE, or as it "
+                                         "comes.")] = Order.mse,
+    tile: Annotated[int, typer.Option(min=16, help="Side of a tile, times 16.")] = 256,
+    slack: Annotated[float, typer.Option(min=0, help="Of the metric, in pixels.")] = 5.0,
+    only: Annotated[str | None, typer.Option(help="Names of methods, by semicolons.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder; RUN/evaluation.")] = None,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Compare every method on every image; write records, tables, pictures and a page.
+
+    Example: it3-vision roads evaluate run --data massachusetts --split test
+    """
+    from it3_core.tables import markdown_table
+    from it3_vision.roads.evaluate import evaluate_run, views_of
+    from it3_vision.roads.reading import open_roads
+    from it3_vision.roads.report import write_report
+    from it3_vision.roads.runs import load_run
+
+    trained = load_run(run, device)
+    tested = views_of(
+        trained, open_roads(data, resolution=resolution, split=split), window=window, most=most
+    )
+    for line in tested.skipped:
+        typer.echo(f"left out: {line}", err=True)
+    found = evaluate_run(
+        trained,
+        tested,
+        out=out,
+        batch_sizes=numbers(batch_sizes, "batch sizes"),
+        order=order.value,
+        tile=tile,
+        slack=slack,
+        only=names(only),
+        progress=not quiet,
+    )
+    asked = {"data": data, "resolution": resolution, "split": split, "window": window,
+             "most": most, "batch-sizes": batch_sizes, "order": order.value, "tile": tile,
+             "slack": slack, "only": only, "out": out}  # fmt: skip
+    line = command("roads", run, asked)
+    page = write_report(trained, tested, found, found.folder / "report.html", line)
+    print(markdown_table(found.table()))
+    print(f"\n{found.folder / 'table.md'}\n{page}")
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An aerial image.")],
+    out: Annotated[Path, typer.Option(metavar="MASK.png", help="255 road, 0 none.")],
+    overlay: Annotated[Path | None, typer.Option(help="The image with its roads in red.")] = None,
+    lines: Annotated[Path | None, typer.Option(
+        help="Centre lines as GeoJSON; needs a world file or a GeoTIFF.")] = None,
+    resolution: Annotated[float | None, typer.Option(
+        help="Metres a pixel; else by the georeference, else the network's.")] = None,
+    adapt: Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")] = Adaptation.auto,
+    steps: Annotated[int, typer.Option(min=1, help="Of IT3, with --adapt it3.")] = 1,
+    tile: Annotated[int, typer.Option(min=16, help="Side of a tile, times 16.")] = 256,
+    device: Device = "cpu",
+) -> None:  # fmt: skip
+    """Map the roads of an image: a mask, and on request an overlay and centre lines.
+
+    Example: it3-vision roads predict run town.tif --out mask.png --overlay town.jpg
+    """
+    from it3_vision.roads.predict import predict as answer
+    from it3_vision.roads.predict import read_scene, write_prediction
+    from it3_vision.roads.runs import load_run
+
+    trained = load_run(run, device)
+    scene = read_scene(image, resolution, trained.resolution)
+    found = answer(trained, scene, adapt.value, steps=steps, tile=tile)
+    write_prediction(found, scene, out, overlay, lines)
+    print(found)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for all of it.")] = Path("it3-roads-demo"),
+    n: Annotated[int, typer.Option(min=16, help="Scenes to train on.")] = 60,
+    tested: Annotated[int, typer.Option(min=4, help="Scenes to test on.")] = 12,
+    epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Draw towns and countryside, train on the first, test on the second, write the report."""
+    from it3_core.tables import markdown_table
+    from it3_vision.roads.demo import run_demo
+
+    made = run_demo(out, n=n, tested=tested, seed=seed, epochs=epochs, progress=not quiet)
+    print(markdown_table(made.evaluation.table()))
+    print(f"\nreport: {made.report}")

@@ -1,0 +1,69 @@
+"""The demonstration: train on drawn towns, test on the drawn countryside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from it3_core.files import make_folder
+from it3_vision.roads.drawing import drawn_scenes
+from it3_vision.roads.evaluate import Evaluation, evaluate_run, views_of
+from it3_vision.roads.network import DRUSettings
+from it3_vision.roads.report import write_report
+from it3_vision.roads.runs import Run, Training, train
+
+__all__ = ["Demo", "run_demo"]
+
+_SIZE = 128
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration made."""
+
+    run: Run
+    evaluation: Evaluation
+    report: Path
+
+
+def run_demo(
+    out: str | Path,
+    *,
+    n: int = 60,
+    tested: int = 12,
+    seed: int = 0,
+    epochs: int = 12,
+    progress: bool = True,
+    say: Callable[[str], object] = print,
+) -> Demo:
+    """Draws, trains, evaluates and writes the report.
+
+    Args:
+        out: the folder for all of it.
+        n: scenes to train on.
+        tested: scenes to test on.
+        seed: of everything.
+        epochs: of the training.
+        progress: whether to show bars.
+        say: what to do with a line of text.
+    """
+    folder = make_folder(out)
+    say(f"Drawing {n} towns and training a small recurrent network on them ...")
+    towns = drawn_scenes("urban", n, _SIZE, seed=1000 * seed)
+    training = Training(DRUSettings("tiny", steps=2), size=96, epochs=epochs, lr=5e-3, seed=seed)
+    about = {"data": f"{n} drawn towns of {_SIZE} × {_SIZE} pixels", "seed": seed}
+    run = train(towns, folder / "run", training, about=about, progress=progress)
+    say(f"Drawing {tested} pieces of countryside, and asking every method about their roads ...")
+    country = views_of(run, drawn_scenes("rural", tested, _SIZE, seed=1000 * seed + 500))
+    found = evaluate_run(
+        run,
+        country,
+        out=folder / "evaluation",
+        batch_sizes=(1, 4),
+        tile=80,
+        progress=progress,
+    )
+    command = f"it3-vision roads demo --n {n} --tested {tested} --epochs {epochs} --seed {seed}"
+    page = write_report(run, country, found, folder / "report.html", command)
+    return Demo(run, found, page)

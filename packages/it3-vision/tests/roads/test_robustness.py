@@ -1,0 +1,218 @@
+"""Bad input: each gets one sentence that names it and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from it3_core import IT3Error
+from it3_vision.__main__ import main
+from it3_vision.roads.evaluate import Views, evaluate_run
+from it3_vision.roads.georeference import find_georeference
+from it3_vision.roads.graphs import read_graph
+from it3_vision.roads.network import DRUSettings, build
+from it3_vision.roads.reading import open_roads
+from it3_vision.roads.runs import Run, Training, load_run, train
+from it3_vision.roads.tiling import answer
+
+Write = Callable[..., Path]
+
+
+def test_a_mask_of_another_size_is_named(folder: Write) -> None:
+    place = folder(2)
+    Image.new("L", (20, 30)).save(place / "masks" / "1.png")
+    scenes = open_roads(place, resolution=1.0)
+    with pytest.raises(IT3Error, match=r"images/1\.png: the image has 48 × 48 .* mask 20 × 30"):
+        scenes[1]
+
+
+def test_a_grey_mask_is_refused(folder: Write) -> None:
+    place = folder(2)
+    grey = np.tile(np.linspace(0, 255, 48).astype(np.uint8), (48, 1))
+    Image.fromarray(grey).save(place / "masks" / "0.png")
+    with pytest.raises(IT3Error, match=r"images/0\.png: .* grey, neither road nor ground"):
+        open_roads(place, resolution=1.0)[0]
+
+
+def test_masks_of_zeros_and_ones_are_masks(folder: Write) -> None:
+    place = folder(2)
+    as_it_was = open_roads(place, resolution=1.0)[0].label
+    mask = np.array(Image.open(place / "masks" / "0.png")) // 255
+    Image.fromarray(mask).save(place / "masks" / "0.png")
+    assert np.array_equal(open_roads(place, resolution=1.0)[0].label, as_it_was)
+
+
+def test_a_missing_mask_is_named(folder: Write) -> None:
+    place = folder(3)
+    (place / "masks" / "2.png").unlink()
+    with pytest.raises(IT3Error, match=r"2\.png has no mask in .*masks"):
+        open_roads(place, resolution=1.0)
+
+
+def test_an_image_smaller_than_a_tile_is_answered(run: Run) -> None:
+    from it3_core import Source
+
+    x = torch.ones(4, 7, 21)
+    (found,) = answer(Source(run.model, run.adapter), [x])
+    assert found.probability.shape == (7, 21)
+    assert np.isfinite(found.probability).all()
+
+
+@pytest.mark.parametrize(
+    ("image", "told"),
+    [
+        (Image.new("CMYK", (32, 32)), "has 4 bands"),
+        (Image.fromarray(np.zeros((32, 32), np.uint16)), "has 16 bits a band"),
+        (Image.fromarray(np.zeros((32, 32), np.float32)), "has 32 bits a band"),
+    ],
+)
+def test_a_tiff_that_is_not_plain_rgb_is_refused(
+    image: Image.Image, told: str, folder: Write, run: Run, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    place = folder(2, end="tif")
+    image.save(place / "images" / "0.tif")
+    with pytest.raises(IT3Error, match=f"images/0.tif {told}.*gdal_translate"):
+        open_roads(place, resolution=1.0)[0]
+    asked = [str(run.folder), str(place / "images" / "0.tif"), "--out", str(tmp_path / "m.png")]
+    assert main(["roads", "predict", *asked]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "m.png").exists()
+
+
+def test_transparency_is_no_data(folder: Write) -> None:
+    place = folder(2, end="tif")
+    image = np.array(Image.open(place / "images" / "0.tif").convert("RGBA"))
+    image[:, :24, 3] = 0
+    Image.fromarray(image).save(place / "images" / "0.tif")
+    scene = open_roads(place, resolution=1.0)[0]
+    assert not scene.known[:, :22].any()
+    assert scene.known[:, 27:].all()
+
+
+def test_an_empty_folder_says_what_it_wants(tmp_path: Path, folder: Write) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(IT3Error, match="has no images/ and masks/, but nothing"):
+        open_roads(tmp_path / "empty", resolution=1.0)
+    place = folder(1)
+    (place / "images" / "0.png").unlink()
+    with pytest.raises(IT3Error, match="images holds no image"):
+        open_roads(place, resolution=1.0)
+
+
+def test_the_resolution_must_be_said(folder: Write) -> None:
+    with pytest.raises(IT3Error, match="--resolution"):
+        open_roads(folder(1))
+    with pytest.raises(IT3Error, match="metres a pixel"):
+        open_roads(folder.__closure__[0].cell_contents / "data", resolution=-1.0)[0]  # type: ignore[index]
+
+
+def test_several_splits_want_a_name(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("sat", "map"):
+            (tmp_path / split / name).mkdir(parents=True)
+    with pytest.raises(IT3Error, match="--split, of test, train"):
+        open_roads(tmp_path)
+    with pytest.raises(IT3Error, match="has no valid/"):
+        open_roads(tmp_path, split="valid")
+
+
+@pytest.mark.parametrize(
+    "text", ["0 0\n1\n\n0 1\n", "0 0\n5 5\n\n0 7\n", "nan 0\n1 1\n\n0 1\n", "\x80"]
+)
+def test_a_broken_graph_is_named(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "boston.graph"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(IT3Error, match=r"boston\.graph"):
+        read_graph(file)
+
+
+def test_roadtracer_without_a_graph(tmp_path: Path) -> None:
+    (tmp_path / "imagery").mkdir()
+    Image.new("RGB", (32, 32)).save(tmp_path / "imagery" / "boston_0_0_sat.png")
+    with pytest.raises(IT3Error, match=r"boston_0_0_sat\.png has no mask"):
+        open_roads(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["1\n0\n0\n", "a\nb\nc\nd\ne\nf", "0\n0\n0\n0\n1\n1", ""])
+def test_a_broken_world_file_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.pgw").write_text(text)
+    with pytest.raises(IT3Error, match=r"a\.pgw"):
+        find_georeference(tmp_path / "a.png")
+
+
+def test_lines_need_a_georeference(
+    run: Run, folder: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = folder(1) / "images" / "0.png"
+    out = ["--out", str(tmp_path / "m.png"), "--lines", str(tmp_path / "l.geojson")]
+    assert main(["roads", "predict", str(run.folder), str(image), *out]) == 2
+    assert "world file" in capsys.readouterr().err
+    assert not (tmp_path / "m.png").exists()
+
+
+@pytest.mark.parametrize("kind", ["white", "empty", "none", "text"])
+def test_an_image_without_data(
+    kind: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = tmp_path / "a.png"
+    if kind == "white":
+        Image.new("RGB", (64, 64), "white").save(image)
+    elif kind != "none":
+        image.write_bytes(b"" if kind == "empty" else b"no image")
+    out = ["--out", str(tmp_path / "m.png")]
+    assert main(["roads", "predict", str(run.folder), str(image), *out]) == 2
+    told = capsys.readouterr().err
+    assert "a.png" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path, run: Run) -> None:
+    with pytest.raises(IT3Error, match="roads train"):
+        load_run(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(IT3Error):
+        load_run(tmp_path)
+
+
+def test_too_few_scenes(folder: Write, tmp_path: Path) -> None:
+    with pytest.raises(IT3Error, match="3 scenes to train on: give 10"):
+        train(open_roads(folder(3), resolution=1.0), tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: DRUSettings("huge"),  # type: ignore[arg-type]
+        lambda: DRUSettings(steps=0),
+        lambda: Training(size=100),
+        lambda: Training(resolution=0.0),
+        lambda: build(DRUSettings("tiny"))(torch.ones(1, 3, 32, 32), torch.ones(1, 2, 32, 32)),
+        lambda: build(DRUSettings("tiny"))(torch.ones(1, 4, 30, 32), torch.ones(1, 2, 30, 32)),
+        lambda: build(DRUSettings("tiny"))(torch.ones(1, 4, 32, 32), torch.ones(1, 1, 32, 32)),
+        lambda: answer(lambda x: x, [torch.ones(4, 32, 32)], tile=100),
+        lambda: answer(lambda x: x, [torch.ones(4, 64, 64)], tile=32, overlap=-1),
+    ],
+)
+def test_settings_that_can_not_be(wrong: Callable[[], object]) -> None:
+    with pytest.raises(IT3Error):
+        wrong()
+
+
+def test_a_method_that_fails_does_not_take_the_others_with_it(
+    run: Run, country: Views, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of ideas")
+
+    monkeypatch.setattr("it3_core.ActMAD.__call__", broken)
+    found = evaluate_run(run, country, out=tmp_path, batch_sizes=(3,), tile=48,
+                         only=["ActMAD", "second pass"], progress=False)  # fmt: skip
+    lines = {line[0]: line for line in found.table()}
+    assert lines["ActMAD"][2] == "failed: out of ideas"
+    assert float(lines["second pass"][4]) >= 0
