@@ -8,7 +8,6 @@ flattened where they stand.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np

@@ -24,7 +24,7 @@ FORMATS = ("stl", "obj", "ply", "off", "glb", "dae")
 LARGEST = 500_000_000
 """Bytes that a mesh file may have."""
 
-_ARCHIVES = {b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "a gzip archive", b"7z\xbc\xaf": "a 7z one"}
+_ARCHIVES = {b"PK\x03\x04": "a zip file", b"\x1f\x8b": "a gzip file", b"7z\xbc\xaf": "a 7z file"}
 
 
 def found_meshes(place: str | os.PathLike[str]) -> Sequence[Path]:

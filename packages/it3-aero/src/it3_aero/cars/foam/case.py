@@ -14,6 +14,8 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,14 +40,15 @@ from it3_aero.cars.foam.results import (
 from it3_aero.cars.loft import Array
 from it3_aero.cars.shape import frontal_area, is_symmetric
 from it3_aero.generation import write_whole
-from it3_aero.programs import Ended, run
+from it3_aero.programs import Ended, SolverError, run
 from it3_core import IT3Error
 
-__all__ = ["SPEED", "Flow", "solve"]
+__all__ = ["SPEED", "Flow", "rehearse", "solve"]
 
 SPEED = 40.0
 """Of the wind, in m/s: that of Ahmed's and Lienhart's measurements."""
 
+_PROGRAMS = ("blockMesh", "surfaceFeatureExtract", "snappyHexMesh", "checkMesh", "simpleFoam")
 _FOOT = 0.004  # of the length: what is nearer to the ground than this stands on it
 
 
@@ -130,6 +133,26 @@ def solve(
         return _Case(place, mesh, chosen, speed, ranks, half, install).run()
 
 
+def rehearse() -> tuple[str, float]:
+    """OpenFOAM's version, and how long it takes to make an empty domain; `SolverError` if it can't.
+
+    Example:
+        >>> rehearse()[0]  # doctest: +SKIP
+        '1912'
+    """
+    install = find()
+    for name in _PROGRAMS:
+        install.program(name)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="it3-openfoam-") as place:
+        body = trimesh.creation.box(bounds=[[0.0, -0.5, 0.1], [2.0, 0.5, 1.0]])
+        case = _Case(Path(place), body, preset("smoke"), SPEED, 1, True, install)
+        problem = case.rehearsed()
+    if problem:
+        raise SolverError(f"OpenFOAM {install.version} is here, but doesn't work: {problem}")
+    return install.version, time.perf_counter() - began
+
+
 class _Case:
     """A case's folder: `case.json` says how far it is."""
 
@@ -175,6 +198,11 @@ class _Case:
             drag = None if problem else self._iterated()
             self._finish(drag, problem or (drag and drag.problem))
         return self._flow()
+
+    def rehearsed(self) -> str | None:
+        """Make the domain without the body, only to see whether that works."""
+        self._write(WINDOW)
+        return self._call("blockMesh", [self.install.program("blockMesh")])
 
     def _settle(self) -> None:
         """Take up what is there, if it is this case."""
@@ -308,8 +336,10 @@ class _Case:
 
     def _finish(self, drag: Drag | None, problem: str | None) -> None:
         """Keep what is small and worth keeping, then say that the case is done."""
-        found = None if drag is None else pressure(
-            self.folder, int(self.state["iterations"]), self.speed
+        found = (
+            None
+            if drag is None
+            else pressure(self.folder, int(self.state["iterations"]), self.speed)
         )
         if found is not None:
             arrays = {
