@@ -1,0 +1,6 @@
+"""OpenFOAM: a case written from templates, run in pieces, read and cleaned up."""
+
+from it3_aero.cars.foam.case import SPEED, Flow, solve
+from it3_aero.cars.foam.presets import PRESETS, Preset, preset
+
+__all__ = ["PRESETS", "SPEED", "Flow", "Preset", "preset", "solve"]
