@@ -156,10 +156,93 @@ def _images(
     )
 
 
+def age(place: Place) -> Outcome:
+    """UTKFace, trained on ages 20 to 60; drawn faces where it is not there."""
+    from it3_vision.age.drawing import draw_faces
+    from it3_vision.age.evaluate import Levels, evaluate_run
+    from it3_vision.age.faces import read_faces
+    from it3_vision.age.network import FaceSettings
+    from it3_vision.age.runs import Training, train
+
+    given = next(iter(sorted((place.given("utkface") or place.folder).glob("*.tar*"))), None)
+    drawn = place.preset == "quick" or given is None
+    faces = draw_faces(1500) if drawn or given is None else read_faces(given).images
+    data = "drawn faces" if drawn else "UTKFace"
+    preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
+    records: list[Record] = []
+    trust: list[dict[str, Any]] = []
+    seeds = place.of(1, 1, 5)
+    for seed in range(seeds):
+        epochs = {"epochs": 5} if drawn else {}
+        run = train(
+            faces,
+            place.folder / f"run-{seed}",
+            Training(FaceSettings(preset), seed=seed, **epochs),
+            about={"data": data},
+            vanilla=True,
+            tuned={4: 48, 16: 96} if drawn else None,
+            progress=place.progress,
+        )
+        levels = Levels.of(run, faces, most=place.of(32, 200, 300))
+        sizes = place.of((4, 16), (4, 8, 16), (4, 8, 16))
+        found = evaluate_run(run, levels, batch_sizes=sizes, progress=place.progress)
+        records += found.records
+        trust.append({"seed": seed, **found.numbers["trust"]})
+    return Outcome(
+        "age",
+        records,
+        Roles(it3="IT³, batch statistics", statistics="batch statistics"),
+        same=False,
+        unit="MAE in years",
+        trust=trust,
+        about={"data": data, "network": f"{preset} preset", "training seeds": seeds},
+    )
+
+
+def roads(place: Place) -> Outcome:
+    """EPFL's towns to Massachusetts' countryside; drawn ones where they are not there."""
+    from it3_vision.roads.drawing import drawn_scenes
+    from it3_vision.roads.evaluate import ALL, evaluate_run, views_of
+    from it3_vision.roads.network import DRUSettings
+    from it3_vision.roads.reading import open_roads
+    from it3_vision.roads.runs import Training, train
+
+    towns = place.given("roads", "epfl-400.tar.gz")
+    country = place.given("roads", "massachusetts-1500.tar.gz")
+    drawn = place.preset == "quick" or towns is None or country is None
+    if drawn or towns is None or country is None:
+        known, beyond = drawn_scenes("urban", 40, 128), drawn_scenes("rural", 8, 128, seed=500)
+        settings = Training(DRUSettings("tiny", steps=2), size=96, epochs=8, lr=5e-3)
+    else:
+        known, beyond = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
+        settings = Training(DRUSettings(place.of("tiny", "small", "paper")))
+    data = "drawn towns and countryside" if drawn else "EPFL to Massachusetts"
+    run = train(
+        known, place.folder / "run-0", settings, about={"data": data}, progress=place.progress
+    )
+    found = evaluate_run(
+        run,
+        views_of(run, beyond, most=place.of(None, 12, None)),
+        batch_sizes=place.of((1, 4), (1, 4, 8), (1, 4, 8)),
+        **({"tile": 80} if drawn else {}),
+        progress=place.progress,
+    )
+    return Outcome(
+        "roads",
+        [record for record in found.records if record["level"] != ALL],
+        Roles(it3="IT³, batch statistics", vanilla=None, statistics="batch statistics"),
+        same=False,
+        unit="100 − quality",
+        about={"data": data, "network": f"{settings.network.preset} preset", "training seeds": 1},
+    )
+
+
 TASKS: dict[str, Task] = {
     "tabular": tabular,
     "wings": wings,
     "cifar": cifar,
     "imagenet": imagenet,
+    "age": age,
+    "roads": roads,
 }
 """By name, in the order in which they run."""
