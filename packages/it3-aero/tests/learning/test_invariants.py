@@ -8,20 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from it3_aero.wings import model as model_module
+from it3_aero.learning import model as model_module
 from it3_aero.wings import naca
-from it3_aero.wings.baselines import GaussianProcess
-from it3_aero.wings.evaluate import Evaluation, Levels
-from it3_aero.wings.model import SHIFTS, Run, Training, load_run, train, train_vanilla
-from it3_aero.wings.network import PRESETS, NetworkSettings, OutlineTrunk, build
-from it3_aero.wings.predict import Adapt, answer
-from it3_aero.wings.shapes import Shapes
+from it3_aero.wings.baselines import gaussian_process
+from it3_aero.learning.shapes import Levels, Shapes
+from it3_aero.learning.evaluate import Evaluation
+from it3_aero.learning.model import Run, Training, train_vanilla
+from it3_aero.wings.model import SHIFTS, load_run, train
+from it3_aero.learning import NetworkSettings
+from it3_aero.wings.network import OutlineTrunk, build
+from it3_aero.wings.task import PRESETS
+from it3_aero.learning.predict import Adapt, answer
 from it3_core import IT3, Regression, Source, sensitivity
 
 
 def test_presets_are_the_papers_network() -> None:
-    assert {name: preset.layers for name, preset in PRESETS.items()} == {"small": 25, "paper": 25}
-    assert PRESETS["paper"].channels == 64
+    assert {name: recipe.network.layers for name, recipe in PRESETS.items()} == {"small": 25, "paper": 25}
+    assert PRESETS["paper"].network.channels == 64
 
 
 @pytest.mark.parametrize("entrance", ["head", "nodes"])
@@ -199,6 +202,6 @@ def test_test_shapes_are_not_trained_on(levels: Levels) -> None:
 
 def test_gaussian_process_interpolates(levels: Levels) -> None:
     tested = list(levels.test.values())
-    process = GaussianProcess(levels.train, tested)
+    process = gaussian_process(levels.train, tested)
     within = tested[0]
     assert float((process(within.x).flatten() - within.y).abs().mean()) < 0.5
