@@ -1,0 +1,1 @@
+"""Cars: from any triangulated body to a drag coefficient, and a network that knows its limits."""
