@@ -18,8 +18,8 @@ from torch import Tensor
 
 from it3_aero.wings import naca4, to_graph
 from it3_aero.wings.network import build
-from it3_aero.wings.task import PRESETS
 from it3_aero.wings.shapes import outlines
+from it3_aero.wings.task import PRESETS
 from it3_core import IT3, Activations, ActMAD, AnswerStep, OnlineIT3, Regression, Source
 from it3_core.tables import markdown_table
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from it3_aero.wings import naca4, to_graph
-from it3_aero.learning.shapes import WITHIN, Levels, Shapes
+from it3_aero.learning import NetworkSettings
 from it3_aero.learning.evaluate import Evaluation, evaluate_run
 from it3_aero.learning.model import Run, Training
+from it3_aero.learning.shapes import WITHIN, Levels, Shapes
+from it3_aero.wings import naca4, to_graph
 from it3_aero.wings.model import train
-from it3_aero.learning import NetworkSettings
 from it3_aero.wings.shapes import outlines
 
 TINY = NetworkSettings(layers=5, channels=6, kernels=2, hidden=12, stride=2)
@@ -94,9 +94,7 @@ def copy_of_run(_run: Run, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def evaluation(_run: Run, levels: Levels, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     folder = tmp_path_factory.mktemp("evaluation")
-    return evaluate_run(
-        _run, levels, out=folder, batch_sizes=(1, 8), most=12, progress=False
-    )
+    return evaluate_run(_run, levels, out=folder, batch_sizes=(1, 8), most=12, progress=False)
 
 
 @pytest.fixture

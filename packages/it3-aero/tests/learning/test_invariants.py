@@ -8,22 +8,25 @@ from pathlib import Path
 import pytest
 import torch
 
+from it3_aero.learning import NetworkSettings
 from it3_aero.learning import model as model_module
-from it3_aero.wings import naca
-from it3_aero.wings.baselines import gaussian_process
-from it3_aero.learning.shapes import Levels, Shapes
 from it3_aero.learning.evaluate import Evaluation
 from it3_aero.learning.model import Run, Training, train_vanilla
+from it3_aero.learning.predict import Adapt, answer
+from it3_aero.learning.shapes import Levels, Shapes
+from it3_aero.wings import naca
+from it3_aero.wings.baselines import gaussian_process
 from it3_aero.wings.model import SHIFTS, load_run, train
-from it3_aero.learning import NetworkSettings
 from it3_aero.wings.network import OutlineTrunk, build
 from it3_aero.wings.task import PRESETS
-from it3_aero.learning.predict import Adapt, answer
 from it3_core import IT3, Regression, Source, sensitivity
 
 
 def test_presets_are_the_papers_network() -> None:
-    assert {name: recipe.network.layers for name, recipe in PRESETS.items()} == {"small": 25, "paper": 25}
+    assert {name: recipe.network.layers for name, recipe in PRESETS.items()} == {
+        "small": 25,
+        "paper": 25,
+    }
     assert PRESETS["paper"].network.channels == 64
 
 

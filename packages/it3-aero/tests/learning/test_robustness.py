@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from it3_aero.learning.shapes import Levels, Shapes
+from it3_aero.learning import NetworkSettings
 from it3_aero.learning.evaluate import Evaluation, load_evaluation
 from it3_aero.learning.model import Run, Training
-from it3_aero.wings.model import load_run, train
-from it3_aero.learning import NetworkSettings
-from it3_aero.wings.network import build
 from it3_aero.learning.predict import Prediction, predict, verify
 from it3_aero.learning.report import write_report
-from it3_aero.wings.task import WINGS, asking
+from it3_aero.learning.shapes import Levels, Shapes
+from it3_aero.wings.model import load_run, train
+from it3_aero.wings.network import build
 from it3_aero.wings.solvers import PolarPoint
+from it3_aero.wings.task import WINGS, asking
 from it3_core import IT3Error, Regression
 from it3_core.checkpoint import load, save
 from it3_core.report import Page, facts, picture, table, text

@@ -96,9 +96,7 @@ def _joined(group: Sequence[Record], level: str) -> Record:
     return joined
 
 
-def compact(
-    rows: Sequence[Row], levels: Sequence[str] = (), digits: int = 2
-) -> list[list[str]]:
+def compact(rows: Sequence[Row], levels: Sequence[str] = (), digits: int = 2) -> list[list[str]]:
     """A table with the mean error at each level, and against the reference on the last level.
 
     Args:

@@ -23,7 +23,7 @@ class FromParameters:
     An evaluation hands it what the network gets; it knows its shapes by that.
 
     Args:
-        regressor: anything with `fit` and `predict`; it gets standardised parameters.
+        regressor: anything with `fit` and `predict`, as in scikit-learn.
         known: training shapes with parameters.
         others: every other shape that it will be asked about, for their parameters.
 
@@ -43,13 +43,11 @@ class FromParameters:
             if shapes.parameters is None:
                 raise IT3Error("these shapes were not made from parameters: nothing to fit to")
             self._parameters |= zip(_keys(shapes.x), shapes.parameters.double(), strict=True)
-        inputs = self._inputs(known.x)
-        self._mean, self._std = inputs.mean(0), inputs.std(0) + 1e-12
         self._regressor = regressor
-        self._regressor.fit((inputs - self._mean) / self._std, known.y.double().numpy())
+        self._regressor.fit(self._inputs(known.x), known.y.double().numpy())
 
     def __call__(self, x: Any) -> Tensor:
-        answers = self._regressor.predict((self._inputs(x) - self._mean) / self._std)
+        answers = self._regressor.predict(self._inputs(x))
         return torch.as_tensor(np.asarray(answers), dtype=torch.float32).unsqueeze(1)
 
     def _inputs(self, x: Any) -> npt.NDArray[np.float64]:

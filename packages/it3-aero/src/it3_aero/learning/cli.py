@@ -63,17 +63,18 @@ def _train(task: Task) -> Callable[..., None]:
         ] = task.threshold,
         quiet: Quiet = False,
     ) -> None:
-        from it3_aero.learning.job import about, data_card, levels_of
+        from it3_aero.learning.job import about, data_card, levels_of, threshold_of
         from it3_aero.learning.model import Training
         from it3_aero.learning.model import train as train_run
 
         one_thread(preset.value)
         dataset = task.dataset(data, None)
-        levels = levels_of(task, dataset, threshold)
+        limit = threshold_of(task, dataset) if threshold is None else threshold
+        levels = levels_of(task, dataset, limit)
         run = train_run(
             *(task, levels.train, out, Training(preset.value, seed, epochs)),
             card=data_card(dataset),
-            about=about(task, dataset, data, threshold),
+            about=about(task, dataset, data, limit),
             progress=not quiet,
         )
         history = run.history
@@ -235,14 +236,15 @@ def _short_table(found: Any) -> Table:
 
 def _levels(run: Any, data: Path | None) -> Any:
     """The RUN's data, split as it was."""
-    from it3_aero.learning.job import levels_of
+    from it3_aero.learning.job import levels_of, threshold_of
 
     told, task = run.settings["about"], run.task
     place = data or Path(str(told.get("data", "")))
     if not place.exists():
         raise IT3Error(f"the RUN's data are not in {place}: say where with --data")
-    threshold, number = told.get("threshold", task.threshold), told.get("levels", task.levels)
-    return levels_of(task, task.dataset(place, run.nodes), threshold, int(number))
+    dataset = task.dataset(place, run.nodes)
+    threshold = float(told.get("threshold") or threshold_of(task, dataset))
+    return levels_of(task, dataset, threshold, int(told.get("levels", task.levels)))
 
 
 def _verify(task: Task, found: list[Any], about: dict[str, Any]) -> None:

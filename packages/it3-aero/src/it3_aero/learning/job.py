@@ -15,7 +15,7 @@ from it3_aero.learning.shapes import Levels
 from it3_aero.learning.task import Task
 from it3_core import IT3Error
 
-__all__ = ["Demo", "about", "data_card", "levels_of", "train_and_report"]
+__all__ = ["Demo", "about", "data_card", "levels_of", "threshold_of", "train_and_report"]
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,15 @@ def train_and_report(
     say: Callable[[str], object] = print,
 ) -> Demo:
     """Trains on a data set, evaluates and writes the page, into the folder `run` of `out`."""
-    parts = levels_of(task, dataset, task.threshold, levels)
+    threshold = threshold_of(task, dataset)
+    parts = levels_of(task, dataset, threshold, levels)
     if len(parts.test) < 2:
         raise IT3Error(f"no {task.thing} lies beyond the threshold: generate more")
     say(f"2/4 training on {len(parts.train)} of them; {dataset.solver} gave the answers")
     run = train(
         *(task, parts.train, out / "run", training),
         card=data_card(dataset),
-        about=about(task, dataset, data, task.threshold, levels),
+        about=about(task, dataset, data, threshold, levels),
         progress=progress,
     )
     say("3/4 evaluating")
@@ -59,16 +60,19 @@ def train_and_report(
     return Demo(run, found, page)
 
 
-def levels_of(
-    task: Task, dataset: Any, threshold: float | None, levels: int | None = None
-) -> Levels:
+def threshold_of(task: Task, dataset: Any) -> float:
+    """The task's own threshold, or where the data set has its quantile."""
+    return float(dataset.threshold() if task.threshold is None else task.threshold)
+
+
+def levels_of(task: Task, dataset: Any, threshold: float, levels: int | None = None) -> Levels:
     """The data set split at the threshold, as the task's networks take it."""
     falling = task.beyond == "lower"
     return Levels.of(dataset, task.inputs, threshold, levels or task.levels, falling)
 
 
 def about(
-    task: Task, dataset: Any, folder: Path, threshold: float | None, levels: int | None = None
+    task: Task, dataset: Any, folder: Path, threshold: float, levels: int | None = None
 ) -> dict[str, object]:
     """What a RUN remembers of its data."""
     return {

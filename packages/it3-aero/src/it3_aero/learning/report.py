@@ -111,8 +111,10 @@ def _verdict(run: Run, found: Evaluation) -> list[str]:
     if run.tuning.chosen.method == "Source":
         return [said, run.tuning.reason]
     low, high = auto["low"], auto["high"]
-    interval = "" if low is None or high is None else (
-        f" (95 % interval {task.said(low, 1, '+')} to {task.said(high, 1, '+')})"
+    interval = (
+        ""
+        if low is None or high is None
+        else (f" (95 % interval {task.said(low, 1, '+')} to {task.said(high, 1, '+')})")
     )
     return [
         said,
@@ -243,13 +245,17 @@ def _online(found: Evaluation) -> list[str]:
         lines.append(
             [
                 label(name, size),
-                *("" if r is None or r["error"] is None else f"{r['error']:.{digits}f}" for r in errors),
+                *(
+                    "" if r is None or r["error"] is None else f"{r['error']:.{digits}f}"
+                    for r in errors
+                ),
             ]
         )
     return [
         text(
             f"The same levels as one stream, of {_way(found.task)}: online IT³ keeps what it has "
-            "learnt from batch to batch and follows a moving average of itself; the others start anew."
+            "learnt from batch to batch and follows a moving average of itself; the others start "
+            "anew."
         ),
         table(lines),
     ]

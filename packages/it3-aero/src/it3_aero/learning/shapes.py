@@ -110,7 +110,7 @@ class Levels:
         cls,
         dataset: Any,
         inputs: Callable[[Sequence[Any]], Any],
-        threshold: float | None,
+        threshold: float,
         levels: int,
         falling: bool = False,
     ) -> Levels:

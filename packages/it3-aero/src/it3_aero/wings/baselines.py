@@ -70,12 +70,15 @@ def gaussian_process(
     """
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
     if known.parameters is None:
         raise IT3Error("these shapes were not made from parameters: nothing to fit to")
     widths = RBF(np.full(known.parameters.shape[1], 2.0), (0.05, 100.0))
     kernel = ConstantKernel(10.0, (1e-2, 1e4)) * widths + WhiteKernel(1e-3, (1e-7, 1.0))
-    regressor = GaussianProcessRegressor(kernel, normalize_y=True)
+    process = GaussianProcessRegressor(kernel, normalize_y=True)
+    regressor = make_pipeline(StandardScaler(), process)
     with warnings.catch_warnings():  # a length scale at its bound is no reason to stop
         warnings.simplefilter("ignore")
         return FromParameters(regressor, known.sample(most, seed), others)

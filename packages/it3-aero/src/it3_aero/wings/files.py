@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from it3_aero.wings.geometry import Airfoil, Points, outline
 from it3_aero.names import shown
+from it3_aero.wings.geometry import Airfoil, Points, outline
 from it3_core import IT3Error
 
 __all__ = ["LARGEST", "read_airfoil", "shown"]
