@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from it3_aero import __version__
+from it3_aero.cars.cli import app as cars
 from it3_aero.wings.cli import app as wings
 from it3_core import IT3Error
 
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(wings, name="wings")
+app.add_typer(cars, name="cars")
 
 
 def _version(asked: bool) -> None:

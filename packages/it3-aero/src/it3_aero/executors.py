@@ -11,11 +11,12 @@ import importlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from it3_core import IT3Error
 
-__all__ = ["cores", "pool"]
+__all__ = ["Where", "cores", "pool"]
 
 _PATIENCE = 10.0  # seconds that a scheduler may take to answer
 
@@ -58,6 +59,32 @@ def pool(workers: int | None = None, dask: str | None = None) -> Iterator[tuple[
         yield executor, 2 * number
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Where:
+    """A choice of where work runs: threads here, a Dask cluster, or an executor of the caller's.
+
+    Attributes:
+        workers: how many at a time.
+        dask: address of a Dask scheduler.
+        executor: any other; `workers` says how many it has.
+
+    Example:
+        >>> with Where(workers=1).opened() as (executor, under_way):
+        ...     executor.submit(pow, 2, 3).result()
+        8
+    """
+
+    workers: int | None = None
+    dask: str | None = None
+    executor: Executor | None = None
+
+    def opened(self) -> contextlib.AbstractContextManager[tuple[Executor, int]]:
+        """The executor, and how many samples are well kept under way on it."""
+        if self.executor is not None:
+            return contextlib.nullcontext((self.executor, 2 * (self.workers or 1)))
+        return pool(self.workers, self.dask)
 
 
 @contextlib.contextmanager

@@ -18,9 +18,20 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any
 
+from it3_aero.executors import Where
+from it3_aero.programs import interruptible
+from it3_aero.progress import SampleProgress
 from it3_core import IT3Error
 
-__all__ = ["Record", "Store", "fan_out", "read_samples", "read_settings", "write_whole"]
+__all__ = [
+    "Record",
+    "Store",
+    "fan_out",
+    "make_samples",
+    "read_samples",
+    "read_settings",
+    "write_whole",
+]
 
 Record = dict[str, Any]
 """A sample as JSON: `sample` is its number, and `problem` says why there is no answer, if so."""
@@ -181,6 +192,45 @@ def fan_out(
         ) from problem
     if problem is not None:
         raise problem
+
+
+def make_samples(
+    store: Store,
+    work: Callable[[int], Record],
+    n: int,
+    what: str,
+    where: Where,
+    progress: bool = True,
+) -> None:
+    """Make the first n samples that a store doesn't hold yet, with a bar.
+
+    Args:
+        store: where samples go.
+        work: makes a sample from its number, as for `fan_out`.
+        n: how many there should be in the end.
+        what: they are called.
+        where: it runs.
+        progress: show a bar.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Store(folder, {}) as store:
+        ...     work = lambda number: {"sample": number}
+        ...     make_samples(store, work, 2, "numbers", Where(workers=1), progress=False)
+        ...     sorted(store.samples)
+        [0, 1]
+    """
+    if store.samples and max(store.samples) >= n:
+        held = max(store.samples) + 1
+        raise IT3Error(f"{store.folder} holds {held} {what} already, more than {n}")
+    if len(store.samples) == n:
+        return
+    bar = SampleProgress(what, n, len(store.samples), progress)
+    with where.opened() as (executor, under_way), bar, interruptible():
+        fan_out(
+            *(store, work, range(n), executor, under_way),
+            done=lambda record: bar.add("problem" in record),
+        )
 
 
 def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import it3_aero
-from it3_aero.executors import pool
-from it3_aero.generation import Record, Store, fan_out, read_settings, write_whole
-from it3_aero.progress import SampleProgress
+from it3_aero.cards import Card, card_head, histogram, spread
+from it3_aero.executors import Where
+from it3_aero.generation import Record, Store, make_samples, read_settings, write_whole
 from it3_aero.wings.families import FAMILIES, Range, checked_ranges, draw
 from it3_aero.wings.solvers import Solver, choose
 from it3_aero.wings.solvers.base import check_flow
 from it3_core import IT3Error
 
 __all__ = ["Card", "generate"]
-
-Card = dict[str, Any]
-"""What a data card says, as JSON."""
 
 _BEYOND = 60.0  # the paper's threshold, as a line in the histogram
 
@@ -86,17 +80,9 @@ def generate(
     drawn = checked_ranges(family, ranges or {})
     who = _solver(out, solver)
     work = Work(family, tuple(drawn.items()), seed, reynolds, alpha, mach, who)
-    placed = nullcontext((executor, 2 * (workers or 1))) if executor else pool(workers, dask)
     with Store(out, work.settings()) as store:
-        if store.samples and max(store.samples) >= n:
-            raise IT3Error(f"{out} holds {max(store.samples) + 1} profiles already, more than {n}")
-        bar = SampleProgress("profiles", n, len(store.samples), progress)
-        if len(store.samples) < n:
-            with placed as (where, under_way), bar:
-                fan_out(
-                    *(store, work, range(n), where, under_way),
-                    done=lambda record: bar.add("problem" in record),
-                )
+        where = Where(workers, dask, executor)
+        make_samples(store, work, n, "profiles", where, progress)
         card = _card(store, n)
         folder = Path(out)
         write_whole(folder / "card.json", (json.dumps(card, indent=2) + "\n").encode())
@@ -167,51 +153,27 @@ def _solver(out: str | os.PathLike[str], solver: str | Solver) -> Solver:
 
 
 def _card(store: Store, n: int) -> Card:
+    card = card_head(store, n)
     answered = [record for record in store.samples.values() if "problem" not in record]
-    problems = Counter(r["problem"] for r in store.samples.values() if "problem" in r)
-    card: Card = {
-        "made_by": f"it3-aero {it3_aero.__version__}",
-        "settings": store.settings,
-        "counts": {"asked": n, "answered": len(answered), "failed": sum(problems.values())},
-        "problems": dict(problems.most_common()),
-    }
     if not answered:
         return card
-    ratios = np.sort([record["cl"] / record["cd"] for record in answered])
-    low, high = np.floor(ratios[0] / 5) * 5, np.ceil((ratios[-1] + 1e-9) / 5) * 5
-    counts, edges = np.histogram(ratios, np.arange(low, high + 2.5, 5.0))
-    quantiles = {f"{q}%": round(float(np.percentile(ratios, q)), 3) for q in (5, 25, 50, 75, 95)}
+    ratios = [record["cl"] / record["cd"] for record in answered]
+    found = spread(ratios, 5.0)
+    counts = found.pop("histogram")
+    found[f"share_beyond_{_BEYOND:g}"] = round(float((np.array(ratios) > _BEYOND).mean()), 4)
     return card | {
         "panels": dict(Counter(str(record["panels"]) for record in answered).most_common()),
-        "lift_to_drag": {
-            "lowest": round(float(ratios[0]), 3),
-            "quantiles": quantiles,
-            "highest": round(float(ratios[-1]), 3),
-            f"share_beyond_{_BEYOND:g}": round(float((ratios > _BEYOND).mean()), 4),
-            "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
-        },
+        "lift_to_drag": found | {"histogram": counts},
     }
 
 
 def _histogram(records: Iterable[Record], card: Card) -> bytes:
-    from matplotlib.figure import Figure
-
     ratios = [record["cl"] / record["cd"] for record in records if "problem" not in record]
     settings = card["settings"]
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    axes.hist(ratios, card["lift_to_drag"]["histogram"]["edges"], color="#4fae90", edgecolor="w")
-    axes.axvline(_BEYOND, color="#d0590a", linestyle="--", linewidth=1.4)
     share = card["lift_to_drag"][f"share_beyond_{_BEYOND:g}"]
-    axes.set_title(
+    title = (
         f"{len(ratios)} profiles, {settings['solver']}, Re {settings['reynolds']:g}, "
-        f"α {settings['alpha']:g}°: {100 * share:.1f} % beyond {_BEYOND:g}",
-        loc="left",
-        fontsize=10,
+        f"α {settings['alpha']:g}°: {100 * share:.1f} % beyond {_BEYOND:g}"
     )
-    axes.set_xlabel("lift-to-drag ratio")
-    axes.set_ylabel("profiles")
-    axes.spines[["top", "right"]].set_visible(False)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
-    return content.getvalue()
+    edges = card["lift_to_drag"]["histogram"]["edges"]
+    return histogram(ratios, edges, title, ("lift-to-drag ratio", "profiles"), _BEYOND)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from it3_aero.wings.solvers.base import PolarPoint, Solver, SolverError
+from it3_aero.programs import SolverError
+from it3_aero.wings.solvers.base import PolarPoint, Solver
 from it3_aero.wings.solvers.neural import NeuralFoil
 from it3_aero.wings.solvers.xfoil import XFoil
 from it3_core import IT3Error

@@ -11,11 +11,7 @@ import numpy as np
 from it3_aero.wings.geometry import Airfoil, Points
 from it3_core import IT3Error
 
-__all__ = ["PolarPoint", "Solver", "SolverError", "check_flow"]
-
-
-class SolverError(IT3Error):
-    """The solver itself can't be used here: it is missing, broken or hangs on everything."""
+__all__ = ["PolarPoint", "Solver", "check_flow"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from it3_aero.wings.solvers.base import SolverError
+from it3_aero.programs import SolverError
 
 __all__ = ["build_shim", "cache_folder"]
 

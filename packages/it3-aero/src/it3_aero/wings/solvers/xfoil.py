@@ -12,8 +12,6 @@ import contextlib
 import math
 import os
 import re
-import resource
-import select
 import shutil
 import signal
 import subprocess
@@ -26,15 +24,15 @@ from typing import Any
 
 import numpy as np
 
+from it3_aero.programs import SolverError, ends, limit, meaning
 from it3_aero.wings.geometry import Airfoil, Points, cosine_spacing, naca, resample
-from it3_aero.wings.solvers.base import PolarPoint, SolverError, check_flow
+from it3_aero.wings.solvers.base import PolarPoint, check_flow
 from it3_aero.wings.solvers.shim import build_shim
 
 __all__ = ["XFoil"]
 
 _MOST_POINTS = 300  # that XFoil's buffer is sure to hold
 _VERSION = re.compile(r"XFOIL\s+Version\s+([\w.]+)")
-_LARGEST_FILE = 50_000_000  # bytes that XFoil may write into one, as into its log
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class XFoil:
         >>> XFoil("/nowhere/xfoil").solve(naca("0012"), reynolds=1e6, alpha=2.0)
         Traceback (most recent call last):
         ...
-        it3_aero.wings.solvers.base.SolverError: there is no program /nowhere/xfoil: ...
+        it3_aero.programs.SolverError: there is no program /nowhere/xfoil: ...
     """
 
     program: str | None = None
@@ -156,7 +154,7 @@ def _run(program: str, commands: str, folder: Path, timeout: float) -> str | Non
     if program not in _trapping:
         code = _once(program, commands, folder, timeout, os.environ)
         if code != -signal.SIGFPE:
-            return _meaning(code, timeout)
+            return meaning(code, timeout)
         _trapping.add(program)
     (folder / "shim.so").symlink_to(build_shim())
     for left in ("p.txt", "cp.txt"):
@@ -168,7 +166,7 @@ def _run(program: str, commands: str, folder: Path, timeout: float) -> str | Non
             f"{program} stops on a floating-point trap that can't be disarmed: use another build "
             "of XFoil, or --solver neuralfoil"
         )
-    return _meaning(code, timeout)
+    return meaning(code, timeout)
 
 
 def _once(
@@ -190,40 +188,12 @@ def _once(
         except OSError as problem:
             raise SolverError(f"can't run {program}: {problem.strerror}") from None
     try:
-        _limit(process.pid, math.ceil(timeout) + 1)
-        return process.wait() if _ends(process, timeout) else None
+        limit(process.pid, math.ceil(timeout) + 1)
+        return process.wait() if ends(process.pid, timeout) else None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _ends(process: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Whether a process ends in time, known at once: `Popen.wait` would look every 50 ms."""
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(1000 * timeout))
-    finally:
-        os.close(descriptor)
-
-
-def _limit(pid: int, seconds: int) -> None:
-    """Limits of the kernel's: they hold an XFoil that loops even if this process was killed."""
-    for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, _LARGEST_FILE)):
-        with contextlib.suppress(OSError, ValueError):
-            _, hard = resource.prlimit(pid, kind)
-            if hard == resource.RLIM_INFINITY or most < hard:
-                resource.prlimit(pid, kind, (most, most))
-
-
-def _meaning(code: int | None, timeout: float) -> str | None:
-    if code is None:
-        return f"no answer within {timeout:g} s"
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}" if code else None
 
 
 def _polar(path: Path, alpha: float) -> tuple[float, float, float] | None:
