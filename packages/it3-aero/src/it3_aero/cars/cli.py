@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from it3_aero.cars import model_cli
+
 __all__ = ["app"]
 
 app = typer.Typer(help="Cars: from a mesh to a drag coefficient.", no_args_is_help=True)
@@ -80,3 +82,6 @@ def generate(
     if "drag" in card:
         line += f"; Cd {card['drag']['lowest']:.3f} to {card['drag']['highest']:.3f}"
     typer.echo(line)
+
+
+model_cli.register(app)

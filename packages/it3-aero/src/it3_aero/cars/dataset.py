@@ -73,6 +73,12 @@ class CarDataset(InMemoryDataset):  # type: ignore[misc]  # torch-geometric has 
         """Who gave the answers, such as "OpenFOAM 1912, coarse"."""
         return str(self.settings.get("solver", "OpenFOAM"))
 
+    @property
+    def preset(self) -> str:
+        """How fine the cells were, such as "coarse"."""
+        told = self.settings.get("preset", "coarse")
+        return str(told["name"] if isinstance(told, dict) else told)
+
     def threshold(self, quantile: float = 0.25) -> float:
         """The drag coefficient that a share of the cars stays below: the streamlined ones."""
         if not 0 < quantile < 1:

@@ -13,10 +13,7 @@ from torch_geometric.data import Batch, Data
 
 from it3_core import IT3Error
 
-__all__ = ["NODES", "decimated", "inputs", "moved", "to_graph"]
-
-NODES = 1000
-"""About so many nodes has a graph."""
+__all__ = ["inputs", "moved", "to_graph"]
 
 _INPUTS = ("x", "pos", "face", "edge_index", "edge_attr")
 
@@ -26,7 +23,7 @@ def to_graph(vertices: npt.ArrayLike, faces: npt.ArrayLike, name: str = "car") -
 
     Args:
         vertices: `(nodes, 3)`.
-        faces: `(triangles, 3)`, indices of vertices; each vertex is in one at least.
+        faces: `(triangles, 3)`, indices of vertices.
         name: what it is called.
 
     Returns:
@@ -50,8 +47,6 @@ def to_graph(vertices: npt.ArrayLike, faces: npt.ArrayLike, name: str = "car") -
         raise IT3Error(f"{name} is no car: it has no face, or a vertex that is no number")
     if int(face.min()) < 0 or int(face.max()) >= len(pos):
         raise IT3Error(f"{name} is no mesh: a face has a vertex that is not there")
-    if len(face.unique()) < len(pos):
-        raise IT3Error(f"{name} has vertices that belong to no face: leave them out")
     one_way = torch.cat([face[[0, 1]], face[[1, 2]], face[[2, 0]]], 1)
     source, target = torch.cat([one_way, one_way.flip(0)], 1)
     numbers = (target * len(pos) + source).unique()  # sorted
@@ -86,28 +81,6 @@ def moved(cars: Any, pos: Tensor) -> Any:
     other = cars.clone()
     other.pos = pos
     return _described(other, cars.batch, cars.num_graphs)
-
-
-def decimated(
-    vertices: npt.ArrayLike, faces: npt.ArrayLike, nodes: int = NODES
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """A mesh with about so many vertices in place of more of them; one with fewer stays as it is.
-
-    Example:
-        >>> from it3_aero.cars.bodies import make
-        >>> body = make("sedan")
-        >>> vertices, faces = decimated(body.vertices, body.faces, 500)
-        >>> 450 < len(vertices) < 550
-        True
-    """
-    from fast_simplification import simplify
-
-    places, corners = np.array(vertices, dtype=float), np.array(faces, dtype=np.int64)
-    if len(places) > nodes:  # a closed surface has twice as many triangles as vertices
-        found, kept = simplify(places, corners, target_count=2 * nodes)
-        places, corners = np.array(found, dtype=float), np.array(kept, dtype=np.int64)
-    used, numbers = np.unique(corners, return_inverse=True)
-    return places[used], numbers.reshape(corners.shape)
 
 
 def _described(graph: Any, batch: Tensor, number: int) -> Any:

@@ -36,7 +36,7 @@ def _rounded(cars: Any, generator: torch.Generator) -> Any:
 def _smoothed(cars: Any, generator: torch.Generator) -> Any:
     """Every vertex a third of the way to the middle of its neighbours: edges lose their edge."""
     source, target = cars.edge_index
-    degree = torch.bincount(target, minlength=len(cars.pos)).unsqueeze(1)
+    degree = torch.bincount(target, minlength=len(cars.pos)).clamp_min(1).unsqueeze(1)
     middle = torch.zeros_like(cars.pos).index_add_(0, target, cars.pos[source]) / degree
     return moved(cars, torch.lerp(cars.pos, middle, 1 / 3))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,13 @@ from it3_aero.learning.task import Ask, NetworkSettings, Recipe, Task
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import nn
+    from trimesh import Trimesh
 
     from it3_aero.learning.model import Run
     from it3_aero.learning.shapes import Levels
     from it3_core.evaluation import Predictor
 
-__all__ = ["CARS", "PRESETS"]
+__all__ = ["CARS", "PRESETS", "Car"]
 
 _SMALL = NetworkSettings(layers=35, channels=16, kernels=2, stride=1)
 _PAPER = NetworkSettings(layers=35, channels=64, kernels=3, stride=1)
@@ -28,8 +30,25 @@ PRESETS = {
 """`small` trains on two CPU cores in minutes; `paper` has the paper's width, rate and epochs."""
 
 
+@dataclass(frozen=True)
+class Car:
+    """A closed mesh, in metres, with the wind along x and the ground at z = 0; and its name."""
+
+    name: str
+    mesh: Trimesh
+
+
 def _verify(about: Mapping[str, Any]) -> Ask:
-    raise NotImplementedError
+    import tempfile
+
+    from it3_aero.cars.foam.case import solve
+
+    def ask(car: Car) -> tuple[str, float | None, str | None]:
+        with tempfile.TemporaryDirectory(prefix="it3-cars-") as folder:
+            flow = solve(car.mesh, Path(folder, "case"), str(about.get("preset", "coarse")))
+        return flow.solver, None if flow.problem else flow.cd, flow.problem
+
+    return ask
 
 
 def _trunk(settings: NetworkSettings) -> nn.Module:
@@ -44,10 +63,12 @@ def _inputs(graphs: Sequence[Any]) -> Any:
     return inputs(graphs)
 
 
-def _graph(car: Any, nodes: int) -> Any:
-    from it3_aero.cars.graph import decimated, to_graph
+def _graph(car: Car, nodes: int) -> Any:
+    from it3_aero.cars.graph import to_graph
+    from it3_aero.cars.shape import decimated
 
-    return to_graph(*decimated(car.vertices, car.faces, nodes), car.name)
+    fewer = decimated(car.mesh, nodes)
+    return to_graph(fewer.vertices, fewer.faces, car.name)
 
 
 def _dataset(place: Path, nodes: int | None) -> Any:
@@ -72,8 +93,10 @@ def _yardsticks(run: Run, levels: Levels) -> dict[str, Predictor]:
     return found
 
 
-def _read(path: Path) -> Any:
-    raise NotImplementedError
+def _read(path: Path) -> Car:
+    from it3_aero.cars.intake import admitted
+
+    return Car(path.stem, admitted(path))
 
 
 def _gallery(*args: Any) -> Any:
@@ -82,14 +105,14 @@ def _gallery(*args: Any) -> Any:
     return gallery(*args)
 
 
-def _sketch(axes: Axes, car: Any, colour: str) -> None:
+def _sketch(axes: Axes, car: Car, colour: str) -> None:
     from it3_aero.cars.render import paint
 
-    paint(axes, car.vertices, car.faces)
+    paint(axes, car.mesh.vertices, car.mesh.faces)
 
 
 def _about(dataset: Any) -> dict[str, Any]:
-    return {"solver": dataset.solver, "preset": dataset.settings.get("preset", "coarse")}
+    return {"solver": dataset.solver, "preset": dataset.preset}
 
 
 CARS = Task(
