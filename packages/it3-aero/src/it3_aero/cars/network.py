@@ -67,7 +67,7 @@ class MeshTrunk(nn.Module):
         mu = torch.cat([layer.mu for layer in layers])
         sigma = torch.cat([layer.sigma for layer in layers])
         # GMMConv takes the mean over a node's neighbours.
-        share = 1 / near.pointer.diff()[near.target]
+        share = near.pointer.diff()[near.target].to(pseudo.dtype).reciprocal()
         return (mesh_weights(pseudo[near.order], mu, sigma) * share).chunk(len(layers))
 
 

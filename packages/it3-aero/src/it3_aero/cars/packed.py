@@ -76,7 +76,7 @@ class Packed:
     def write(self, path: str | os.PathLike[str], key: str = "") -> None:
         """Into a file, so that it is there as a whole or not at all."""
         told = {"format": _FORMAT, "settings": self.settings, "records": self.records, "key": key}
-        write_whole(Path(path), save(self.tensors, {"cars": json.dumps(told, sort_keys=True)}))
+        write_whole(Path(path), save(self.tensors, {"cars": json.dumps(told)}))
 
     def meshes(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Vertices, faces and pressure of each car."""

@@ -24,8 +24,8 @@ _SMALL = NetworkSettings(layers=35, channels=16, kernels=2, stride=1)
 _PAPER = NetworkSettings(layers=35, channels=64, kernels=3, stride=1)
 
 PRESETS = {
-    "small": Recipe(_SMALL, epochs=60, batch_size=8),
-    "paper": Recipe(_PAPER, epochs=100, lr=1e-3, batch_size=8),
+    "small": Recipe(_SMALL, epochs=60, batch_size=4),
+    "paper": Recipe(_PAPER, epochs=100, lr=1e-3, batch_size=4),
 }
 """`small` trains on two CPU cores in minutes; `paper` has the paper's width, rate and epochs."""
 
