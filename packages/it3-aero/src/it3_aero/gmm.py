@@ -168,7 +168,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat([_matrix(near, values) @ x for values in weights.contiguous()], 1)
 
     @staticmethod
-    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weights = ctx.saved_tensors
         near: Neighbours = ctx.near
         parts = [part.contiguous() for part in up.chunk(len(weights), 1)]

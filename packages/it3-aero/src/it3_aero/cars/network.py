@@ -35,14 +35,13 @@ class MeshTrunk(nn.Module):
         super().__init__()
         width, kernels = settings.channels, settings.kernels
         self.encode = nn.Linear(7, width)
-        self.layers = nn.ModuleList(
-            MeshGMM(width, width, dim=3, kernel_size=kernels) for _ in range(settings.layers)
-        )
+        layers = [MeshGMM(width, width, dim=3, kernel_size=kernels) for _ in range(settings.layers)]
         # So many skips add up: each layer begins small, so that features stay of size one.
         with torch.no_grad():
-            for layer in self.layers:
+            for layer in layers:
                 for weight in (layer.g, layer.root.weight):
                     weight.mul_(settings.layers**-0.5)
+        self.layers = nn.ModuleList(layers)
         # Node features `(nodes, channels)` after each fifth layer, for ActMAD to watch.
         self.taps = nn.ModuleList(nn.Identity() for _ in range(settings.layers // 5))
 
@@ -55,11 +54,10 @@ class MeshTrunk(nn.Module):
             if index % 5 == 4:
                 self.taps[index // 5](x)
         area = cars.x[:, 6:]
-        total, whole = (
-            values.new_zeros(cars.num_graphs, values.shape[1]).index_add(0, cars.batch, values)
-            for values in (x * area, area)
-        )
-        return total / whole
+        # A node's area is over the mean of its car's: the areas of a car add up to its nodes.
+        total = x.new_zeros(cars.num_graphs, x.shape[1]).index_add(0, cars.batch, x * area)
+        pooled: Tensor = total / cars.ptr.diff().unsqueeze(1)
+        return pooled
 
     def weights(self, pseudo: Tensor, near: Neighbours) -> tuple[Tensor, ...]:
         """The weights of every layer's edges: they depend on the meshes alone, so all at once."""

@@ -83,9 +83,9 @@ class Packed:
         nodes, triangles = (self.tensors[key].tolist() for key in ("nodes", "triangles"))
         return list(
             zip(
-                self.tensors["pos"].float().split(nodes),
-                self.tensors["faces"].long().split(triangles),
-                self.tensors["cp"].float().split(nodes),
+                torch.split(self.tensors["pos"].float(), nodes),
+                torch.split(self.tensors["faces"].long(), triangles),
+                torch.split(self.tensors["cp"].float(), nodes),
                 strict=True,
             )
         )
