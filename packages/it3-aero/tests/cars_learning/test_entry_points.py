@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from it3_aero.__main__ import main
+from it3_aero.cars.demo import fresh_cars
 from it3_aero.cars.model import load_run
 from it3_aero.learning.evaluate import Evaluation
 from it3_aero.learning.model import Run
@@ -64,3 +67,27 @@ def test_what_is_not_there_is_one_line_and_exit_code_2(
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert said.strip()
+
+
+@pytest.fixture
+def openfoam() -> None:
+    """Skips where it is missing, and fails in CI, which installs it."""
+    if shutil.which("simpleFoam") is None:
+        sentence = "OpenFOAM is not installed: apt-get install openfoam"
+        if os.environ.get("CI"):
+            pytest.fail(sentence)
+        pytest.skip(sentence)
+
+
+def test_a_car_that_nobody_has_seen(run: Run, tmp_path: Path, openfoam: None) -> None:
+    """The demo's `--fresh`: drawn, solved by OpenFOAM, and answered by the network."""
+    (found,) = fresh_cars(run, tmp_path / "fresh", 1, progress=False)
+    told = found.as_json()
+    assert told["solver"].startswith("OpenFOAM")
+    assert 0.1 < told["truth"] < 1.0
+    assert told["difference"] == pytest.approx(told["after"] - told["truth"], abs=1e-5)
+    case = tmp_path / "fresh" / "cases" / "000000" / "case.json"
+    written = case.stat().st_mtime_ns
+    (same,) = fresh_cars(run, tmp_path / "fresh", 1, progress=False)
+    assert case.stat().st_mtime_ns == written  # it was not solved again
+    assert same.as_json() == told

@@ -53,7 +53,6 @@ def fresh_cars(
     number: int,
     *,
     seed: int = 1,
-    preset: str = "coarse",
     progress: bool = True,
 ) -> list[Prediction]:
     """Draws cars that nobody has seen, solves them, and has the network answer for them.
@@ -65,13 +64,13 @@ def fresh_cars(
         out: the folder for the cases.
         number: of cars.
         seed: which ones.
-        preset: how fine the cells are.
         progress: whether to show a bar.
     """
     import trimesh
 
     from it3_aero.cars.generating import generate
 
+    preset = str(run.settings["about"]["preset"])  # as fine as what it was trained on
     generate(out, n=number, seed=seed, preset=preset, progress=progress)
     dataset = CarDataset(out)
     cars = [

@@ -36,6 +36,20 @@ class Packed:
         tensors: as the file has them.
         records: one a car.
         settings: what they were made with.
+
+    Example:
+        >>> import tempfile
+        >>> from it3_aero.cars.generating import CarStore
+        >>> mesh = {"pos": torch.eye(3).numpy(), "faces": torch.tensor([[0, 1, 2]]).numpy(),
+        ...         "cp": torch.zeros(3).numpy()}
+        >>> record = {"sample": 0, "name": "a", "parameters": {}, "cd": 0.3}
+        >>> record["mesh"] = "a.safetensors"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with CarStore(folder, {"solver": "nobody"}) as store:
+        ...         store.append(record | {"arrays": mesh})
+        ...     cars = Packed.of_folder(folder)
+        >>> cars.settings, len(cars.meshes())
+        ({'solver': 'nobody'}, 1)
     """
 
     tensors: dict[str, Tensor]

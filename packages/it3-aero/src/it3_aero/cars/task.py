@@ -32,7 +32,13 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Car:
-    """A closed mesh, in metres, with the wind along x and the ground at z = 0; and its name."""
+    """A closed mesh, in metres, with the wind along x and the ground at z = 0; and its name.
+
+    Example:
+        >>> from it3_aero.cars.bodies import ahmed
+        >>> Car("Ahmed body", ahmed(slant=25)).name
+        'Ahmed body'
+    """
 
     name: str
     mesh: Trimesh

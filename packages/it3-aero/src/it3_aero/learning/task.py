@@ -128,6 +128,15 @@ class Task:
         gallery: a figure of up to three test shapes, with pressure, for the report.
         sketch: draws one shape that was read.
         about: what a RUN remembers of its data beyond the threshold and the folder.
+
+    Example:
+        >>> from it3_aero.wings.task import WINGS
+        >>> WINGS.said(41.26), WINGS.said(-0.5, more=1, sign="+")
+        ('41.3', '-0.50')
+        >>> WINGS.recipe("huge")
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: there is no preset 'huge': take small or paper
     """
 
     name: str
