@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from it3_aero.__main__ import main
+from it3_aero.cars.bodies import make
 from it3_aero.cars.demo import fresh_cars
 from it3_aero.cars.model import load_run
 from it3_aero.learning.evaluate import Evaluation
@@ -36,6 +38,30 @@ def test_pack_train_evaluate_and_report(
     assert main(["cars", "report", str(out), "--out", str(tmp_path / "again.html")]) == 0
     again = (tmp_path / "again.html").read_text(encoding="utf-8")
     assert again.count("<img") == page.count("<img")
+
+
+def test_predict_as_text_and_json(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "ein schönes Auto.stl", tmp_path / "bad.obj"
+    make("sedan").export(good)
+    bad.write_bytes(b"PK\x03\x04 a zip")
+    files = [str(good), str(bad), str(tmp_path / "gone.ply")]
+    picture = tmp_path / "cars.png"
+    options = ["--json", "--adapt", "instance", "--plot", str(picture)]
+    assert main(["cars", "predict", str(run.folder), *files, *options]) == 2
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(line) for line in lines] == [
+        ["after", "before", "error", "name", "percentile"],
+        ["name", "problem"],
+        ["name", "problem"],
+    ]
+    assert lines[0]["name"] == "ein schönes Auto"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["cars", "predict", str(run.folder), str(good), "--adapt", "none"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert f"Cd {lines[0]['before']:.3f} before" in said
 
 
 def test_report_has_cars_with_pressure(
