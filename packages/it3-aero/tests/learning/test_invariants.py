@@ -20,6 +20,7 @@ from it3_aero.wings.model import SHIFTS, load_run, train
 from it3_aero.wings.network import OutlineTrunk, build
 from it3_aero.wings.task import PRESETS
 from it3_core import IT3, Regression, Source, sensitivity
+from it3_core.checkpoint import load, save
 
 
 def test_presets_are_the_papers_network() -> None:
@@ -146,6 +147,26 @@ def test_finished_training_is_not_done_again(
     assert (copy_of_run / "model.safetensors").read_bytes() == written
     with pytest.raises(TypeError):  # other labels are another training
         train(Shapes(levels.train.x, levels.train.y + 1, levels.train.names), copy_of_run, training)
+
+
+def test_a_run_from_before_there_were_cars_is_one_of_wings(
+    copy_of_run: Path, levels: Levels, tiny: NetworkSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = load(copy_of_run / "model.safetensors")
+    model = found.restore(build(tiny, Regression()))
+    settings = {name: value for name, value in found.settings.items() if name != "task"}
+    save(
+        *(copy_of_run / "model.safetensors", model),
+        adapter=found.adapter,
+        settings=settings,
+        trust=found.trust,
+        tuning=found.tuning,
+        tensors=found.tensors,
+    )
+    assert "task" not in load_run(copy_of_run).settings
+    monkeypatch.setattr(model_module, "fit", None)  # it is finished, so nothing is fitted
+    again = train(levels.train, copy_of_run, Training(epochs=60, network=tiny), progress=False)
+    assert again.folder == copy_of_run
 
 
 def test_vanilla_net_never_saw_a_signal(copy_of_run: Path, levels: Levels) -> None:

@@ -175,10 +175,9 @@ def train(
     settings = {
         **known,
         "sensitivity": sensitivity(model, adapter, held_out.x),
-        "held_out_error": float(adapter.error(model(held_out.x, adapter.neutral(held_out.x)),
-                                              held_out.y).mean().detach()),
+        "held_out_error": _error(model, adapter, held_out),
         "about": dict(about or {}),
-    }  # fmt: skip
+    }
     save(
         folder / "model.safetensors",
         model,
@@ -311,6 +310,13 @@ def _tail(
     held_out, known = _held_out(inside, seed, least=4)
     model, _ = make(known, held_out, checkpoint, max(1, recipe.epochs // 2))
     return Tail(model, tail.x, tail.y)
+
+
+@torch.no_grad()
+def _error(model: Conditioned, adapter: Regression, shapes: Shapes) -> float:
+    """The mean error of the first answer."""
+    answers = [model(x, adapter.neutral(x)) for x in batches(shapes.x, 64)]
+    return float(adapter.error(torch.cat(answers), shapes.y).mean())
 
 
 def _finished(task: Task, folder: Path, known: Mapping[str, Any]) -> Run | None:
