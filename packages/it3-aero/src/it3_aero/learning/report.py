@@ -326,7 +326,8 @@ def _flat(card: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in card.items():
         if name in ("settings", "counts", "lift_to_drag", "drag") and isinstance(value, Mapping):
-            found |= {str(k).replace("_", " "): v for k, v in value.items() if k != "histogram"}
+            inner = {k: v for k, v in value.items() if k != "histogram" and v not in ({}, [], None)}
+            found |= {str(k).replace("_", " "): v for k, v in inner.items()}
         elif value not in ({}, [], None):
             found[str(name).replace("_", " ")] = value
     return {k: v for k, v in found.items() if k not in ("kind", "format")}
