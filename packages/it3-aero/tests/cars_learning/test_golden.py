@@ -9,7 +9,7 @@ import trimesh
 from torch_geometric.nn import GMMConv
 from torch_geometric.transforms import Cartesian
 
-from it3_aero.cars.dataset import CarDataset
+from it3_aero.cars.dataset import SAMPLE, CarDataset
 from it3_aero.cars.graph import inputs, to_graph
 from it3_aero.cars.network import MeshTrunk
 from it3_aero.cars.task import CARS, PRESETS
@@ -112,3 +112,21 @@ def test_levels_go_down_from_the_threshold(dataset: CarDataset, levels: Levels) 
 )
 def test_quadrants(y: float, before: float, flagged: bool, where: str) -> None:
     assert quadrant(CARS, {"y": y, "before": before, "flagged": flagged}) == where
+
+
+@pytest.mark.skipif(not SAMPLE.is_file(), reason="the sample is not here yet")
+def test_the_cars_that_come_with_the_package() -> None:
+    cars = CarDataset()
+    assert len(cars) >= 120
+    assert cars.settings["seed"] == 0
+    assert cars.preset == "coarse"
+    assert cars.solver.startswith("OpenFOAM")
+    assert SAMPLE.stat().st_size < 6e6
+    drag: dict[str, list[float]] = {family: [] for family in ("streamlined", "sedan", "van", "box")}
+    for car in cars:
+        assert 0.1 < float(car.y) < 1.2
+        assert 500 < car.num_nodes <= 1000
+        assert 0.5 < float(car.cp.max()) < 1.6  # about 1 where the flow is stopped
+        drag.get(car.family, []).append(float(car.y))
+    means = [sum(values) / len(values) for values in drag.values()]
+    assert means == sorted(means)
