@@ -80,7 +80,7 @@ def _orphans(folder: Path) -> list[str]:
     found = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            if Path(os.readlink(link)).is_relative_to(folder):
+            if link.readlink().is_relative_to(folder):
                 found.append(str(link))
         except OSError:
             continue
