@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from it3_aero.cars.foam import rehearse
 from it3_aero.wings import NeuralFoil, Solver, XFoil, naca
 from it3_core import IT3Error
 
-__all__ = ["Finding", "examine", "try_solver"]
+__all__ = ["Finding", "examine", "try_openfoam", "try_solver"]
 
 KNOWN = {"cl": 0.4276, "cd": 0.00728}
 """NACA 0012 at Re 1e6, 4 degrees, Ncrit 9, by XFoil 6.96: airfoiltools.com, xf-n0012-il-1000000."""
@@ -41,12 +42,13 @@ def examine() -> Iterator[Finding]:
 
     Example:
         >>> [finding.name for finding in examine()]
-        ['torch', 'torch-geometric', 'XFoil', 'NeuralFoil', 'Dask']
+        ['torch', 'torch-geometric', 'trimesh', 'XFoil', 'NeuralFoil', 'OpenFOAM', 'Dask']
     """
-    for name in ("torch", "torch-geometric"):
+    for name in ("torch", "torch-geometric", "trimesh"):
         yield _installed(name, "it comes with it3-aero: install that again")
     yield try_solver(XFoil())
     yield try_solver(NeuralFoil())
+    yield try_openfoam()
     dask = _installed("distributed", 'for --dask: pip install "it3-aero[dask]"')
     yield Finding("Dask", dask.works, dask.told)
 
@@ -77,6 +79,21 @@ def try_solver(solver: Solver) -> Finding:
     )
     right = off <= _TOLERANCE[solver.name]
     return Finding(solver.name, right, told if right else f"wrong answer: {told}", solver=True)
+
+
+def try_openfoam() -> Finding:
+    """Ask OpenFOAM for its version, and have it make the space about a car.
+
+    Example:
+        >>> try_openfoam().name
+        'OpenFOAM'
+    """
+    try:
+        version, seconds = rehearse()
+    except IT3Error as problem:
+        return Finding("OpenFOAM", False, f"for cars: {problem}", solver=True)
+    told = f"OpenFOAM {version}; all programs that a car needs are there, tried in {seconds:.1f} s"
+    return Finding("OpenFOAM", True, told, solver=True)
 
 
 def _installed(name: str, otherwise: str) -> Finding:

@@ -126,7 +126,7 @@ def _longest(mesh: trimesh.Trimesh, without: int | None) -> int:
 
 
 def _up(points: Array, along: int) -> tuple[str, bool]:
-    """The axis in which a car is no mirror image of itself, and the side on which its wheels are."""
+    """The axis in which a car is no mirror image of itself, away from its wheels."""
     others = [axis for axis in range(3) if axis != along]
     lopsided = [_lopsided(points, axis) for axis in others]
     upright = others[int(np.argmax(lopsided))]
@@ -169,8 +169,18 @@ def _nose(points: Array, along: int, up: str) -> tuple[str, bool]:
     bins = np.clip((x * 40).astype(int), 0, 39)
     top = np.array([height[bins == number].max(initial=0.0) for number in range(40)])
     lead = float(top[-13:].mean() - top[:13].mean())  # how much higher the end at large x is
+    sure = abs(lead) > 0.03
+    if not sure:  # as with a pickup or a bus: the windscreen leans more than what is behind
+        rises = np.flatnonzero(top > 0.95)
+        lead = float(_run(top[: rises[0] + 1][::-1]) - _run(top[rises[-1] :]))
     name = "xyz"[along]
-    return (f"-{name}" if lead >= 0 else name), abs(lead) > 0.03
+    return (f"-{name}" if lead >= 0 else name), sure
+
+
+def _run(top: Array) -> int:
+    """Over how many bins a roof comes down."""
+    low = np.flatnonzero(top < 0.8)
+    return int(low[0]) if len(low) else len(top)
 
 
 def _unit(length: float, width: float, normalised: bool) -> tuple[float, str]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from it3_aero.cars import model_cli
+from it3_core import IT3Error
 
 __all__ = ["app"]
 
@@ -25,6 +26,11 @@ class PresetName(StrEnum):
 
 Preset = Annotated[PresetName, typer.Option(help="How fine: 10,000, 80,000 or 400,000 cells.")]
 Ranks = Annotated[int, typer.Option(help="Processes of MPI for one case; 1 is best on few cores.")]
+Up = Annotated[str | None, typer.Option(help="Axis of the file that is up: z, -y, ...")]
+Nose = Annotated[str | None, typer.Option(help="Axis of the file to which the nose points.")]
+Unit = Annotated[float | None, typer.Option(help="Metres per unit of the file.")]
+Ground = Annotated[float | None, typer.Option(help="Height of the ground, in the file's unit.")]
+Hole = Annotated[float, typer.Option(help="Largest hole to be capped, by the length.")]
 
 
 @app.callback()
@@ -82,6 +88,80 @@ def generate(
     if "drag" in card:
         line += f"; Cd {card['drag']['lowest']:.3f} to {card['drag']['highest']:.3f}"
     typer.echo(line)
+
+
+@app.command()
+def check(
+    files: Annotated[
+        list[Path], typer.Argument(help="Meshes (STL, OBJ, PLY, OFF, GLB, DAE) or folders of them.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where pictures go; default: none.")
+    ] = None,
+    up: Up = None,
+    nose: Nose = None,
+    unit: Unit = None,
+    ground: Ground = None,
+    largest_hole: Hole = 0.25,
+) -> None:
+    """Say of each mesh whether it can be solved, what was mended for that, or why it can't be.
+
+    With --out, a picture of each shows what would be solved, nose to the left, new faces in orange.
+    Exits with 1 if one is rejected.
+    """
+    from it3_aero.cars.intake import Options, found_meshes
+    from it3_aero.cars.intake import check as judge
+    from it3_aero.cars.pictures import write_picture
+
+    options = Options(up, nose, unit, ground, largest_hole)
+    accepted = []
+    for place in files:
+        for path in found_meshes(place):
+            verdict = judge(path, options)
+            typer.echo(str(verdict))
+            accepted.append(verdict.accepted)
+            if out is not None and verdict.mesh is not None:
+                typer.echo(f"  picture: {write_picture(verdict, out)}")
+    typer.echo(f"{sum(accepted)} of {len(accepted)} accepted")
+    if not all(accepted):
+        raise typer.Exit(1)
+
+
+@app.command()
+def solve(
+    file: Annotated[Path, typer.Argument(help="A mesh: STL, OBJ, PLY, OFF, GLB or DAE.")],
+    out: Annotated[Path, typer.Argument(help="Folder for the case; one that was killed goes on.")],
+    preset: Preset = PresetName.coarse,
+    ranks: Ranks = 1,
+    up: Up = None,
+    nose: Nose = None,
+    unit: Unit = None,
+    ground: Ground = None,
+    largest_hole: Hole = 0.25,
+) -> None:
+    """The drag coefficient of one car, by OpenFOAM, with a picture of the pressure on it."""
+    from it3_aero.cars.foam import solve as run
+    from it3_aero.cars.intake import Options
+    from it3_aero.cars.intake import check as judge
+    from it3_aero.cars.pictures import write_pressure
+
+    verdict = judge(file, Options(up, nose, unit, ground, largest_hole))
+    typer.echo(str(verdict))
+    if verdict.mesh is None or not verdict.accepted:
+        raise typer.Exit(2)
+    try:
+        flow = run(verdict.mesh, out, preset.value, ranks=ranks)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: run the same command to go on in {out}", err=True)
+        raise typer.Exit(130) from None
+    if flow.problem is not None:
+        raise IT3Error(f"{file}: {flow.problem}")
+    typer.echo(
+        f"Cd {flow.cd:.4f} ± {flow.cd_std:.4f}, Cl {flow.cl:.4f}, on {flow.frontal_area:.4g} m²; "
+        f"{flow.solver}, {flow.cells:,} cells, {flow.iterations} iterations, "
+        f"{flow.cpu_seconds:.0f} s of CPU, {flow.peak_mb:.0f} MB"
+    )
+    typer.echo(f"picture: {write_pressure(verdict.mesh, flow, out)}")
 
 
 model_cli.register(app)

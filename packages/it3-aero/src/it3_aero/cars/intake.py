@@ -8,7 +8,6 @@ way; what was changed for that, or what can't be, the verdict says.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,8 @@ from it3_aero.cars.crossings import crossing_faces
 from it3_aero.cars.loft import Array
 from it3_aero.cars.reading import found_meshes, read_mesh, shown
 from it3_aero.cars.repair import Part, capped, parts_of, united
-from it3_aero.cars.shape import decimated, frontal_area
+from it3_aero.cars.shape import decimated, enclosed, frontal_area
+from it3_aero.cars.verdict import Measures, Options, Verdict
 from it3_core import IT3Error
 
 __all__ = ["Measures", "Options", "Verdict", "admitted", "check", "examine", "found_meshes"]
@@ -29,98 +29,9 @@ MOST_FACES = 60_000
 """Above this, a mesh is decimated at once."""
 
 _CRUMB = 0.02  # of the area: a part that is tangled, or far off, and smaller is left out
+_PANEL = 0.1  # of the area: an open part that is smaller is a panel if it lies on the body
 _SCRAP = 0.002  # of the area: a sheet that stands off and is smaller is left out
 _LENGTHS = (0.5, 25.0)  # metres of what is taken for a vehicle
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a user knows better than the intake finds out; see `it3_aero.cars.axes.place`.
-
-    Attributes:
-        up: axis of the file that is up.
-        nose: axis of the file towards which the nose points.
-        unit: metres per unit of the file.
-        ground: height of the ground along `up`, in units of the file.
-        largest_hole: diameter of the largest hole that is capped, as a share of the length.
-    """
-
-    up: str | None = None
-    nose: str | None = None
-    unit: float | None = None
-    ground: float | None = None
-    largest_hole: float = 0.25
-
-
-@dataclass(frozen=True)
-class Measures:
-    """A mesh in numbers, in metres.
-
-    Attributes:
-        faces: triangles.
-        open_edges: edges of one triangle only.
-        size: length, width and height.
-        volume: enclosed, with its sign; what little it means for a mesh that isn't closed.
-        frontal_area: outline along x.
-    """
-
-    faces: int
-    open_edges: int
-    size: tuple[float, float, float]
-    volume: float
-    frontal_area: float
-
-    def __str__(self) -> str:
-        size = " × ".join(f"{side:.3g}" for side in self.size)
-        return (
-            f"{self.faces:,} faces, {self.open_edges} open edges, {size} m, volume "
-            f"{self.volume:.4g} m³, frontal area {self.frontal_area:.4g} m²"
-        )
-
-
-@dataclass(eq=False)
-class Verdict:
-    """What is said of one mesh.
-
-    Attributes:
-        name: of the file.
-        problem: why it is turned away; None if it is let in.
-        notes: what was found and changed, in order.
-        doubts: what may be wrong all the same.
-        before: measures in the file, brought to metres.
-        after: measures of what is let in.
-        mesh: what is let in, or what there was when it was turned away; None without triangles.
-        changed: faces of it that weren't in the file, as a truth value for each.
-
-    Example:
-        >>> from it3_aero.cars.bodies import make
-        >>> verdict = examine(make("sedan"), "sedan")
-        >>> verdict.accepted, round(verdict.after.frontal_area, 1)
-        (True, 2.3)
-    """
-
-    name: str
-    problem: str | None = None
-    notes: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    before: Measures | None = None
-    after: Measures | None = None
-    mesh: trimesh.Trimesh | None = None
-    changed: Array | None = None
-
-    @property
-    def accepted(self) -> bool:
-        """Whether it is let in."""
-        return self.problem is None
-
-    def __str__(self) -> str:
-        head = "accepted" if self.accepted else f"rejected: {self.problem}"
-        lines = [f"{shown(self.name)}: {head}"]
-        lines += [f"  {note}" for note in self.notes]
-        lines += [f"  in doubt: {doubt}" for doubt in self.doubts]
-        lines += [f"  before: {self.before}"] if self.before else []
-        lines += [f"  after:  {self.after}"] if self.after else []
-        return "\n".join(lines)
 
 
 def check(path: str | os.PathLike[str], options: Options | None = None) -> Verdict:
@@ -149,10 +60,7 @@ def admitted(path: str | os.PathLike[str], options: Options | None = None) -> tr
         ...
         it3_core.errors.IT3Error: /nowhere/car.stl: can't be read: No such file or directory
     """
-    verdict = check(path, options)
-    if verdict.mesh is None or not verdict.accepted:
-        raise IT3Error(f"{shown(verdict.name)}: {verdict.problem}")
-    return verdict.mesh
+    return check(path, options).admitted()
 
 
 def examine(
@@ -173,7 +81,7 @@ def examine(
         >>> from it3_aero.cars.bodies import make
         >>> car = make("van")
         >>> print(examine(trimesh.Trimesh(car.vertices, car.faces[:2000]), "half").problem)
-        a hole of ... m is too large to be capped (1.2... m at most): close it, or give --largest-hole
+        a hole of ... m is too large to be capped (...): close it, or give --largest-hole
     """
     verdict = Verdict(name)
     options = options or Options()
@@ -239,17 +147,18 @@ def _placed(
 
 def _closed(mesh: trimesh.Trimesh, verdict: Verdict, largest_hole: float) -> list[Part]:
     """Every part of a mesh that has a body, closed."""
-    flipped = int(not mesh.is_winding_consistent) or int(mesh.volume < 0)
+    flipped = int(not mesh.is_winding_consistent) or int(enclosed(mesh) < 0)
     parts = [capped(piece, largest_hole) for piece in parts_of(mesh)]
     if flipped:
         verdict.notes.append("the winding was not outwards everywhere: turned")
     length, area = float(mesh.extents[0]), float(mesh.area)
     kept, sheets, tangled = [], [], 0
     for part in parts:
-        if part.is_sheet(length):
+        share = float(part.mesh.area) / area
+        if part.is_sheet(length) or (part.too_large and share < _PANEL):
             sheets.append(part.mesh)
         elif part.tangled:
-            if float(part.mesh.area) > _CRUMB * area:
+            if share > _CRUMB:
                 raise IT3Error(
                     f"{part.tangled} edges of one part are shared by more than two faces: "
                     "there is no telling what is inside"
@@ -291,10 +200,10 @@ def _without(
         off = float(np.mean(tree.query(inside)[0] > reach))
         if off > 0.1 and float(sheet.area) > _SCRAP * area:
             raise IT3Error(
-                f"a sheet of {sheet.area:.3g} m² stands off the body and has no thickness, which "
-                "no cell can be put on: give it some"
+                f"a sheet of {sheet.area:.3g} m² stands off the body and has no thickness, on "
+                "which there can be no cells: give it some"
             )
-    verdict.notes.append(f"{len(sheets)} sheets without thickness left out")
+    verdict.notes.append(f"{len(sheets)} open sheets left out")
 
 
 def _bodies(meshes: list[trimesh.Trimesh], verdict: Verdict) -> list[trimesh.Trimesh]:
@@ -305,21 +214,24 @@ def _bodies(meshes: list[trimesh.Trimesh], verdict: Verdict) -> list[trimesh.Tri
     bodies = united(meshes)
     if len(meshes) > 1:
         verdict.notes.append(f"{len(meshes)} parts united to {len(bodies)}")
-    main = bodies[0]
-    margin = 0.03 * float(main.extents[0])
-    kept = [main]
-    for body in bodies[1:]:
-        near = (body.bounds[0] < main.bounds[1] + margin).all()
-        near &= (body.bounds[1] > main.bounds[0] - margin).all()
-        if near:
-            kept.append(body)
-        elif float(body.area) < _CRUMB * float(main.area):
-            verdict.notes.append("a small part that floats far off left out")
-        else:
+    kept, others = bodies[:1], bodies[1:]
+    margin = 0.03 * float(bodies[0].extents[0])
+    while near := [body for body in others if any(_meets(body, one, margin) for one in kept)]:
+        kept += near
+        others = [body for body in others if all(body is not one for one in near)]
+    for body in others:
+        if float(body.area) > _CRUMB * float(bodies[0].area):
             raise IT3Error(
                 f"a part of {body.volume:.3g} m³ floats apart from the rest: take it away"
             )
+        verdict.notes.append("a small part that floats far off left out")
     return kept
+
+
+def _meets(one: trimesh.Trimesh, other: trimesh.Trimesh, margin: float) -> bool:
+    """Whether boxes about two bodies meet, but for a margin."""
+    above = (one.bounds[0] < other.bounds[1] + margin).all()
+    return bool(above and (one.bounds[1] > other.bounds[0] - margin).all())
 
 
 def _together(bodies: list[trimesh.Trimesh]) -> trimesh.Trimesh:
@@ -347,13 +259,11 @@ def _measured(mesh: trimesh.Trimesh) -> Measures:
     length, width, height = map(float, mesh.extents)
     size = (length, width, height)
     return Measures(
-        len(mesh.faces), int((counts == 1).sum()), size, float(mesh.volume), frontal_area(mesh)
+        len(mesh.faces), int((counts == 1).sum()), size, enclosed(mesh), frontal_area(mesh)
     )
 
 
-def _sound(
-    body: trimesh.Trimesh, verdict: Verdict, options: Options, placement: Placement
-) -> None:
+def _sound(body: trimesh.Trimesh, verdict: Verdict, options: Options, placement: Placement) -> None:
     """Last look: closed, of a car's shape, on the ground."""
     after, before = verdict.after, verdict.before
     if not body.is_volume or after is None or before is None:

@@ -13,14 +13,18 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COLOURS", "paint", "picture"]
+__all__ = ["COLOURS", "VIEWS", "paint", "picture"]
 
 COLOURS = "RdBu_r"
 """Red is high, blue is low."""
 
+VIEWS = ((-135.0, 20.0), (45.0, 20.0), (-90.0, 0.0), (180.0, 0.0))
+"""Azimuth and elevation: from the front, from behind, from the left, and at the nose."""
+
 _PLAIN = (0.72, 0.75, 0.78)
 _MARKED = (0.88, 0.35, 0.05)
 _GROUND = "#b9bec4"
+_MANY_FACES = 20_000
 
 Array = npt.NDArray[Any]
 
@@ -68,6 +72,8 @@ def paint(
     axes.set_aspect("equal")
     if not len(faces):
         return
+    given = faces
+    vertices, faces, origin = _small(vertices, faces)
     corners = vertices[faces]
     normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-30)
@@ -75,20 +81,23 @@ def paint(
     shade = 0.45 + 0.55 * np.abs(normals @ (light / np.linalg.norm(light)))
     colours = np.tile(_PLAIN, (len(faces), 1))
     if values is not None:
-        by_face = np.asarray(values, dtype=float)[faces].mean(axis=1)
+        by_face = np.asarray(values, dtype=float)[given].mean(axis=1)[origin]
         high = float(np.nanmax(np.abs(by_face))) or 1.0
         low, high = limits or (-high, high)
         colours = colormaps[COLOURS](Normalize(low, high, clip=True)(by_face))[:, :3]
         shade = 0.7 + 0.3 * shade
     if marked is not None:
-        colours[marked] = _MARKED
+        chosen = np.zeros(len(given), dtype=bool)
+        chosen[marked] = True
+        colours[chosen[origin]] = _MARKED
     if ground:
         axes.add_collection(_shadow(vertices, right, up))
     depth = corners.mean(axis=1) @ towards
     order = np.argsort(depth)
     flat = np.stack([corners @ right, corners @ up], axis=-1)[order]
     painted = np.clip(colours * shade[:, None], 0, 1)[order]
-    axes.add_collection(PolyCollection(flat, facecolors=painted, edgecolors=painted, linewidths=0.3))
+    looks = {"facecolors": painted, "edgecolors": painted, "linewidths": 0.3}
+    axes.add_collection(PolyCollection(flat, **looks))
     axes.autoscale_view()
 
 
@@ -99,7 +108,7 @@ def picture(
     values: Array | None = None,
     marked: Array | None = None,
     limits: tuple[float, float] | None = None,
-    views: Sequence[tuple[float, float]] = ((-135.0, 20.0), (45.0, 20.0), (-90.0, 0.0), (180.0, 0.0)),
+    views: Sequence[tuple[float, float]] = VIEWS,
 ) -> bytes:
     """A PNG of a mesh from several sides.
 
@@ -131,6 +140,17 @@ def picture(
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110, metadata={"Software": None})
     return content.getvalue()
+
+
+def _small(vertices: Array, faces: Array) -> tuple[Array, Array, Array]:
+    """Large faces in pieces, so that the order by depth is right; and whose piece each is."""
+    edge = float(np.ptp(vertices, axis=0).max()) / 20
+    if len(faces) > _MANY_FACES:
+        return vertices, faces, np.arange(len(faces))
+    import trimesh
+
+    pieces = trimesh.remesh.subdivide_to_size(vertices, faces, edge, max_iter=20, return_index=True)
+    return np.asarray(pieces[0]), np.asarray(pieces[1]), np.asarray(pieces[2])
 
 
 def _camera(azimuth: float, elevation: float) -> tuple[Array, Array, Array]:

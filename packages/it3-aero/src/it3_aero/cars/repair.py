@@ -11,12 +11,13 @@ import numpy as np
 import trimesh
 
 from it3_aero.cars.loft import Array
+from it3_aero.cars.shape import enclosed
 from it3_core import IT3Error
 
 __all__ = ["Part", "boundary_loops", "capped", "parts_of", "united"]
 
 _THIN = 0.002  # of the length: a part that is thinner than this on average is a sheet
-_FLAT = 0.02  # of a hole's size: its rim lies in a plane if it strays no further
+_FLAT = 0.08  # of a hole's size: its rim lies in a plane if it strays no further
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Part:
 
     def is_sheet(self, length: float) -> bool:
         """Whether it has no thickness to speak of."""
-        return abs(float(self.mesh.volume)) < _THIN * length * float(self.mesh.area) / 2
+        return abs(enclosed(self.mesh)) < _THIN * length * float(self.mesh.area) / 2
 
 
 def parts_of(mesh: trimesh.Trimesh) -> list[trimesh.Trimesh]:
@@ -58,7 +59,7 @@ def parts_of(mesh: trimesh.Trimesh) -> list[trimesh.Trimesh]:
         piece = trimesh.Trimesh(mesh.vertices, mesh.faces[labels == label], process=False)
         piece.remove_unreferenced_vertices()
         trimesh.repair.fix_winding(piece)
-        if piece.volume < 0:
+        if enclosed(piece) < 0:
             piece.invert()
         pieces.append(piece)
     return sorted(pieces, key=lambda piece: -float(piece.area))
@@ -74,9 +75,7 @@ def boundary_loops(mesh: trimesh.Trimesh) -> list[list[int]]:
         [3]
     """
     edges = mesh.edges
-    _, where, counts = np.unique(
-        mesh.edges_sorted, axis=0, return_inverse=True, return_counts=True
-    )
+    _, where, counts = np.unique(mesh.edges_sorted, axis=0, return_inverse=True, return_counts=True)
     following: defaultdict[int, list[int]] = defaultdict(list)
     for start, end in edges[counts[where.ravel()] == 1].tolist():
         following[end].append(start)  # a cap's face runs the other way
@@ -139,7 +138,7 @@ def capped(piece: trimesh.Trimesh, largest_hole: float) -> Part:
     whole = np.concatenate(faces)
     part.mesh = trimesh.Trimesh(np.concatenate(vertices), whole, process=False)
     part.caps = np.arange(len(whole)) >= len(piece.faces)
-    if part.mesh.volume < 0:
+    if enclosed(part.mesh) < 0:
         part.mesh.invert()
     return part
 

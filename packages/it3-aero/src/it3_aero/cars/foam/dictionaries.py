@@ -116,7 +116,9 @@ def _space(domain: Domain) -> dict[str, object]:
     right = "symmetryPlane" if domain.half else "slip"
     return {
         **{name: f"{value:.10g}" for name, value in named.items()},
-        **{"nx": nx, "ny": ny, "nz": nz},
+        "nx": nx,
+        "ny": ny,
+        "nz": nz,
         "right": "symmetryPlane" if domain.half else "patch",
         "right_field": right,
         "right_nut": "symmetryPlane" if domain.half else "calculated",
@@ -157,5 +159,6 @@ def _point(numbers: Sequence[float]) -> str:
 
 
 def _file(kind: str, path: str, text: str, values: dict[str, object]) -> str:
-    head = f"FoamFile {{ version 2.0; format ascii; class {kind}; object {path.split('/')[-1]}; }}"
+    name = path.rpartition("/")[2]
+    head = f"FoamFile {{ version 2.0; format ascii; class {kind}; object {name}; }}"
     return f"{head}\n{Template(text).substitute(values)}"

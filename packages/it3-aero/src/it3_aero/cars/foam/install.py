@@ -19,7 +19,9 @@ OLDEST = 1806
 _TESTED = 1912
 _BUILD = re.compile(r"OpenFOAM\S*\s+\(?(\d{4})\b|OPENFOAM=v?(\d{4})|OpenFOAM-v(\d{4})")
 _OTHER = re.compile(r"OpenFOAM-(\d{1,2}|dev)\b|openfoam\.org", re.IGNORECASE)
-_ADVICE = "run apt-get install openfoam (Debian's 1912), or set PATH to where OpenFOAM's programs are"
+_ADVICE = (
+    "run apt-get install openfoam (Debian's 1912), or set PATH to where OpenFOAM's programs are"
+)
 
 
 class Install:

@@ -1,0 +1,162 @@
+"""OpenFOAM: from a mesh to Cd, again after kill -9, and what it does with what can't be solved."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trimesh
+
+from it3_aero.cars.bodies import make
+from it3_aero.cars.foam import Flow, preset, solve
+from it3_aero.cars.foam.install import Install, _understood
+from it3_aero.cars.foam.results import judge
+from it3_aero.programs import SolverError, run
+from it3_core import IT3Error
+
+KILLED = """
+import sys
+from it3_aero.cars.bodies import make
+from it3_aero.cars.foam import solve
+solve(make("sedan"), sys.argv[1], "smoke")
+"""
+
+
+def test_from_a_mesh_to_a_drag_coefficient(smoke: Flow, smoke_folder: Path) -> None:
+    assert smoke.problem is None
+    assert 0.2 < smoke.cd < 0.45
+    assert 0 <= smoke.cd_std < 0.01
+    assert smoke.half
+    assert 5_000 < smoke.cells < 30_000
+    assert 0 < smoke.cpu_seconds < 60
+    assert 50 < smoke.peak_mb < 300
+    # A stagnation point in front, suction above, and nothing impossible.
+    assert 0.8 < smoke.cp.max() < 1.3
+    assert -4 < smoke.cp.min() < -0.3
+    nose = smoke.pressure_on(np.array([[0.0, 0.0, 0.5]]))
+    roof = smoke.pressure_on(np.array([[2.2, -0.2, 1.44]]))
+    assert nose > 0.6
+    assert roof < 0
+    kept = sum(path.stat().st_size for path in smoke_folder.rglob("*") if path.is_file())
+    assert kept < 300_000
+    assert not (smoke_folder / "constant" / "polyMesh").exists()
+    assert (smoke_folder / "logs" / "snappyHexMesh.gz").exists()
+
+
+def test_killed_in_the_middle_it_has_the_same_answer(smoke: Flow, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    process = subprocess.Popen(command, start_new_session=True)
+    limit = time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < limit:
+        if _running(tmp_path, after=50):  # in the middle of the second piece
+            break
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.returncode == -signal.SIGKILL, "it was done before it could be killed"
+    time.sleep(0.2)
+    assert not _orphans(tmp_path), "the solver outlived the process that ran it"
+    again = solve(make("sedan"), tmp_path, "smoke")
+    assert again.iterations == smoke.iterations
+    assert again.cd == smoke.cd
+    np.testing.assert_array_equal(again.cp, smoke.cp)
+
+
+def _running(case: Path, after: int) -> bool:
+    """Whether the piece that begins after some iterations has done a few."""
+    log = case / "logs" / f"simpleFoam.{after}"
+    return log.exists() and log.read_text(errors="replace").count("ExecutionTime") > 5
+
+
+def _orphans(folder: Path) -> list[str]:
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if link.readlink().is_relative_to(folder):
+                found.append(str(link))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_case_that_is_done_is_read(
+    smoke: Flow, sedan: trimesh.Trimesh, smoke_folder: Path
+) -> None:
+    began = time.perf_counter()
+    again = solve(sedan, smoke_folder, "smoke")
+    assert time.perf_counter() - began < 10
+    assert (again.cd, again.cells) == (smoke.cd, smoke.cells)
+    with pytest.raises(IT3Error, match="holds another case"):
+        solve(sedan, smoke_folder, "smoke", speed=30.0)
+    with pytest.raises(IT3Error, match="holds another case"):
+        solve(make("van"), smoke_folder, "smoke")
+
+
+def test_a_mesh_without_the_body_is_noticed(
+    openfoam: Install, sedan: trimesh.Trimesh, tmp_path: Path
+) -> None:
+    """The mesher ends with 0 whatever happens: what it made is measured."""
+    # Cells as large as the car can't hold it.
+    coarse = replace(preset("smoke"), surface=(0, 0), edges=0, boxes=(0, 0, 0))
+    flow = solve(sedan, tmp_path, coarse)
+    assert flow.problem is not None
+    assert flow.problem.startswith("the mesh ")
+    assert np.isnan(flow.cd)
+    state = json.loads((tmp_path / "case.json").read_text())
+    assert "cd" not in state
+
+
+def test_an_open_mesh_is_refused(sedan: trimesh.Trimesh, tmp_path: Path) -> None:
+    opened = trimesh.Trimesh(sedan.vertices, sedan.faces[:-50])
+    with pytest.raises(IT3Error, match="not a closed body"):
+        solve(opened, tmp_path, "smoke")
+
+
+def test_divergence_is_no_answer() -> None:
+    steady = np.column_stack([np.arange(1, 151), np.full(150, 0.3), np.zeros(150)])
+    assert judge(steady).converged
+    for value in (np.nan, np.inf, -5e139, 7.0):
+        broken = steady.copy()
+        broken[-1, 1] = value
+        found = judge(broken)
+        assert found.problem is not None
+        assert found.problem.startswith("diverged")
+    swinging = steady.copy()
+    swinging[:, 1] += 0.02 * np.sin(steady[:, 0])
+    assert not judge(swinging).converged
+    drifting = steady.copy()
+    drifting[:, 1] += 0.0001 * steady[:, 0]
+    assert not judge(drifting).converged
+
+
+def test_a_program_that_hangs_or_grows_is_ended(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    hanging = ["/bin/sh", "-c", "sleep 100 & sleep 100"]
+    ended = run(hanging, tmp_path, tmp_path / "log", silence=0.5)
+    assert ended.problem == "it said nothing for 0.5 s"
+    assert time.perf_counter() - began < 20
+    assert not _orphans(tmp_path)
+    looping = ["/bin/sh", "-c", "while :; do :; done"]
+    assert run(looping, tmp_path, tmp_path / "log", cpu_limit=1).problem is not None
+    told = run(["/bin/sleep", "50"], tmp_path, tmp_path / "log", watch=lambda: "enough").problem
+    assert told == "enough"
+
+
+def test_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _understood("simpleFoam", "Using: OpenFOAM- (1912) - visit www.openfoam.com") == "1912"
+    assert _understood("simpleFoam", "Using: OpenFOAM-v2312 (2312) - visit") == "2312"
+    with pytest.raises(SolverError, match=r"OpenFOAM-11: .* not for openfoam.org's"):
+        _understood("simpleFoam", "Using: OpenFOAM-11 (see https://openfoam.org)")
+    with pytest.raises(SolverError, match="OpenFOAM 1706, but it has to be 1806 or later"):
+        _understood("simpleFoam", "Build: OPENFOAM=v1706")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SolverError, match="no program simpleFoam: run apt-get install openfoam"):
+        solve(make("ahmed"), tmp_path / "case")
