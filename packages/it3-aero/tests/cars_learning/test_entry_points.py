@@ -58,7 +58,8 @@ def test_predict_as_text_and_json(
     ]
     assert lines[0]["name"] == "ein schönes Auto"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main(["cars", "predict", str(run.folder), str(good), "--adapt", "none"]) == 0
+    placed = ["--adapt", "none", "--up", "z", "--nose=-x", "--unit", "1"]
+    assert main(["cars", "predict", str(run.folder), str(good), *placed]) == 0
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert f"Cd {lines[0]['before']:.3f} before" in said

@@ -15,6 +15,7 @@ from it3_aero.learning.model import Run, Training
 from it3_aero.learning.predict import Prediction, predict, verify
 from it3_aero.learning.report import write_report
 from it3_aero.learning.shapes import Levels, Shapes
+from it3_aero.wings.files import read_airfoil
 from it3_aero.wings.model import load_run, train
 from it3_aero.wings.network import build
 from it3_aero.wings.solvers import PolarPoint
@@ -120,7 +121,7 @@ def test_one_bad_file_does_not_stop_the_rest(
         dat_file("a\nQUIT.dat", "not an airfoil"),
         dat_file("also good.dat"),
     ]
-    found = predict(run, files, "none")
+    found = predict(run, files, read_airfoil, "none")
     assert [one.problem is None for one in found] == [True, *[False] * 5, True]
     for one in found:
         line = json.dumps(one.as_json(), allow_nan=False)
@@ -155,7 +156,8 @@ def test_verify_says_what_the_solver_says(run: Run, dat_file: Callable[..., Path
 
     thin = "\n".join(f"{x:.6f} {y:.6f}" for x, y in naca("0006").points)
     missing = Path("missing.dat")
-    found = predict(run, [dat_file("thick.dat"), dat_file("thin.dat", thin), missing], "none")
+    files = [dat_file("thick.dat"), dat_file("thin.dat", thin), missing]
+    found = predict(run, files, read_airfoil, "none")
     verify(found, asking(Solver(), 1e6, 0.0))
     first, second, third = (one.as_json() for one in found)
     assert first["truth"] == pytest.approx(50.0)

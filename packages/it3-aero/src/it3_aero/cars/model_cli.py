@@ -10,16 +10,48 @@ from rich.console import Console
 
 from it3_aero.cars.task import CARS
 from it3_aero.learning import cli
-from it3_aero.learning.cli import Quiet
+from it3_aero.learning.cli import Adapt, AsJson, Plot, Quiet, RunFolder
 
-__all__ = ["register"]
+__all__ = ["Ground", "Nose", "Unit", "Up", "register"]
+
+Up = Annotated[str | None, typer.Option(help="Axis of the file that is up: z, -y, ...")]
+Nose = Annotated[str | None, typer.Option(help="Axis of the file to which the nose points.")]
+Unit = Annotated[float | None, typer.Option(help="Metres per unit of the file.")]
+Ground = Annotated[float | None, typer.Option(help="Height of the ground, in the file's unit.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `it3-aero cars`."""
     cli.register(app, CARS)
-    app.command()(pack)
-    app.command()(demo)
+    for command in (predict, pack, demo):
+        app.command()(command)
+
+
+def predict(
+    run: RunFolder,
+    meshes: Annotated[
+        list[Path], typer.Argument(metavar="MESH...", help="STL, OBJ, PLY, OFF, GLB or DAE.")
+    ],
+    adapt: Adapt = cli.Adaptation.auto,
+    verify: Annotated[bool, typer.Option("--verify", help="Ask OpenFOAM too.")] = False,
+    as_json: AsJson = False,
+    plot: Plot = None,
+    up: Up = None,
+    nose: Nose = None,
+    unit: Unit = None,
+    ground: Ground = None,
+) -> None:
+    """Say the drag of cars in files, and how unusual they are; files are mended as by check.
+
+    Exits with 2 if a file had a problem; the others are answered all the same.
+    """
+    from it3_aero.cars.intake import Options, admitted
+    from it3_aero.cars.task import Car
+
+    def read(path: Path) -> Car:
+        return Car(path.stem, admitted(path, Options(up, nose, unit, ground)))
+
+    cli.answer_files(CARS, run, meshes, adapt, verify, as_json, plot, read)
 
 
 def pack(

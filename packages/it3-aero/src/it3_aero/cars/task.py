@@ -99,12 +99,6 @@ def _yardsticks(run: Run, levels: Levels) -> dict[str, Predictor]:
     return found
 
 
-def _read(path: Path) -> Car:
-    from it3_aero.cars.intake import admitted
-
-    return Car(path.stem, admitted(path))
-
-
 def _gallery(*args: Any) -> Any:
     from it3_aero.cars.drawing import gallery
 
@@ -134,7 +128,6 @@ CARS = Task(
     slack=0.01,
     presets=PRESETS,
     batch_sizes=(1, 2, 4),
-    files="Meshes: STL, OBJ, PLY, OFF, GLB or DAE.",
     solver="OpenFOAM",
     references={
         "train mean": "The train mean is the same answer for every car: what is no better has "
@@ -148,7 +141,6 @@ CARS = Task(
     dataset=_dataset,
     shifts=_shifts,
     yardsticks=_yardsticks,
-    read=_read,
     verify=_verify,
     gallery=_gallery,
     sketch=_sketch,

@@ -1,4 +1,4 @@
-"""The commands around a trained network: train, evaluate, predict and report, for any task."""
+"""The commands around a trained network, for any task."""
 
 # Annotations are values here, not text: the commands' help depends on the task.
 
@@ -18,7 +18,18 @@ from rich.table import Table
 from it3_aero.learning.task import Task
 from it3_core import IT3Error
 
-__all__ = ["Quiet", "closing", "one_thread", "register"]
+__all__ = [
+    "Adapt",
+    "Adaptation",
+    "AsJson",
+    "Plot",
+    "Quiet",
+    "RunFolder",
+    "answer_files",
+    "closing",
+    "one_thread",
+    "register",
+]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
 DataFolder = Annotated[Path | None, typer.Option(help="Where the RUN's data are now.")]
@@ -41,9 +52,14 @@ class Adaptation(StrEnum):
     none = "none"
 
 
+Adapt = Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the shapes.")]
+
+
 def register(app: typer.Typer, task: Task) -> None:
-    """Add the commands to `it3-aero wings`, or to `it3-aero cars`."""
-    for make in (_train, _evaluate, _predict, _report):
+    """Add train, evaluate and report to `it3-aero wings`, or to `it3-aero cars`."""
+    for make in (_train, _evaluate, _report):
         app.command()(make(task))
 
 
@@ -132,44 +148,6 @@ def _evaluate(task: Task) -> Callable[..., None]:
     return evaluate
 
 
-def _predict(task: Task) -> Callable[..., None]:
-    def predict(
-        run: RunFolder,
-        shapes: Annotated[list[Path], typer.Argument(metavar="SHAPE...", help=task.files)],
-        adapt: Annotated[
-            Adaptation, typer.Option(help="auto is what tuning chose.")
-        ] = Adaptation.auto,
-        verify: Annotated[bool, typer.Option("--verify", help=f"Ask {task.solver} too.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-        plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the shapes.")] = None,
-    ) -> None:
-        from it3_aero.learning.model import load_run
-        from it3_aero.learning.predict import draw
-        from it3_aero.learning.predict import predict as answer
-
-        trained = load_run(task, run)
-        one_thread(trained.settings["preset"])
-        found = answer(trained, shapes, adapt.value)
-        if verify:
-            _verify(task, found, trained.settings["about"])
-        console = Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
-        for one in found:
-            if as_json:
-                print(json.dumps(one.as_json(), ensure_ascii=False, allow_nan=False))
-            else:
-                console.print(str(one), style="red" if one.before is None else None)
-        if plot is not None and any(one.shape is not None for one in found):
-            draw(found, plot)
-        if any(one.before is None for one in found):
-            raise typer.Exit(2)
-
-    predict.__doc__ = f"""Say the {task.quantity} of shapes in files, and how unusual they are.
-
-    Exits with 2 if a file had a problem; the others are answered all the same.
-    """
-    return predict
-
-
 def _report(task: Task) -> Callable[..., None]:
     def report(
         run: RunFolder,
@@ -189,6 +167,37 @@ def _report(task: Task) -> Callable[..., None]:
         print(write_report(trained, levels, found, out or found.folder / "report.html"))
 
     return report
+
+
+def answer_files(
+    task: Task,
+    run: Path,
+    files: list[Path],
+    adapt: Adaptation,
+    verify: bool,
+    as_json: bool,
+    plot: Path | None,
+    read: Callable[[Path], Any],
+) -> None:
+    """What `predict` does: a line for each file, and exit code 2 if one had a problem."""
+    from it3_aero.learning.model import load_run
+    from it3_aero.learning.predict import draw, predict
+
+    trained = load_run(task, run)
+    one_thread(trained.settings["preset"])
+    found = predict(trained, files, read, adapt.value)
+    if verify:
+        _verify(task, found, trained.settings["about"])
+    console = Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+    for one in found:
+        if as_json:
+            print(json.dumps(one.as_json(), ensure_ascii=False, allow_nan=False))
+        else:
+            console.print(str(one), style="red" if one.before is None else None)
+    if plot is not None and any(one.shape is not None for one in found):
+        draw(found, plot)
+    if any(one.before is None for one in found):
+        raise typer.Exit(2)
 
 
 def one_thread(preset: str) -> None:

@@ -96,7 +96,10 @@ class Prediction:
 
 
 def predict(
-    run: Run, files: Sequence[str | os.PathLike[str]], adapt: Adapt = "auto"
+    run: Run,
+    files: Sequence[str | os.PathLike[str]],
+    read: Callable[[Path], Any],
+    adapt: Adapt = "auto",
 ) -> list[Prediction]:
     """An answer for each file, in their order; a file that can't be read gets a problem instead.
 
@@ -108,7 +111,7 @@ def predict(
     found: list[Prediction] = []
     for number, file in enumerate(files):
         try:
-            shapes[number] = run.task.read(Path(file))
+            shapes[number] = read(Path(file))
             found.append(Prediction(run.task, ""))
         except IT3Error as problem:
             found.append(Prediction(run.task, shown(Path(file).name), problem=str(problem)))

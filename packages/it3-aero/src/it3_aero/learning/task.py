@@ -114,8 +114,7 @@ class Task:
         slack: or within this much.
         presets: by name.
         batch_sizes: of an evaluation.
-        files: what `predict` takes, for its help.
-        solver: who `--verify` asks, for its help.
+        solver: who `--verify` asks.
         references: lines of the table that are no network, with why they are there, for people.
         trunk: makes what turns shapes into pooled features.
         inputs: makes the network's input of graphs.
@@ -123,7 +122,6 @@ class Task:
         dataset: the data set in a folder, with about so many nodes a graph; None is as it comes.
         shifts: what may happen to a shape on its way into a file, by name.
         yardsticks: what a practitioner would do instead, as methods by name.
-        read: a shape from a file.
         verify: the solver to ask, from what a RUN remembers of its data.
         gallery: a figure of up to three test shapes, with pressure, for the report.
         sketch: draws one shape that was read.
@@ -151,7 +149,6 @@ class Task:
     slack: float
     presets: Mapping[str, Recipe]
     batch_sizes: tuple[int, ...]
-    files: str
     solver: str
     references: Mapping[str, str]
     trunk: Callable[[NetworkSettings], nn.Module]
@@ -160,7 +157,6 @@ class Task:
     dataset: Callable[[Path, int | None], Any]
     shifts: Callable[[], Mapping[str, Callable[..., Any]]]
     yardsticks: Callable[[Run, Levels], dict[str, Predictor]]
-    read: Callable[[Path], Any]
     verify: Callable[[Mapping[str, Any]], Ask]
     gallery: Callable[..., Figure]
     sketch: Callable[[Axes, Any, str], None]

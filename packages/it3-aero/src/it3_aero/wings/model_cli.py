@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from it3_aero.learning import cli
-from it3_aero.learning.cli import Quiet
+from it3_aero.learning.cli import Adapt, AsJson, Plot, Quiet, RunFolder
 from it3_aero.wings.task import WINGS
 
 __all__ = ["register"]
@@ -18,7 +18,25 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the commands to `it3-aero wings`."""
     cli.register(app, WINGS)
-    app.command()(demo)
+    for command in (predict, demo):
+        app.command()(command)
+
+
+def predict(
+    run: RunFolder,
+    shapes: Annotated[list[Path], typer.Argument(metavar="SHAPE...", help="Airfoil .dat files.")],
+    adapt: Adapt = cli.Adaptation.auto,
+    verify: Annotated[bool, typer.Option("--verify", help="Ask XFoil too.")] = False,
+    as_json: AsJson = False,
+    plot: Plot = None,
+) -> None:
+    """Say the lift-to-drag of airfoils in files, and how unusual they are.
+
+    Exits with 2 if a file had a problem; the others are answered all the same.
+    """
+    from it3_aero.wings.files import read_airfoil
+
+    cli.answer_files(WINGS, run, shapes, adapt, verify, as_json, plot, read_airfoil)
 
 
 def demo(

@@ -97,12 +97,6 @@ def _yardsticks(run: Run, levels: Levels) -> dict[str, Predictor]:
     return found
 
 
-def _read(path: Path) -> Any:
-    from it3_aero.wings.files import read_airfoil
-
-    return read_airfoil(path)
-
-
 def _gallery(*args: Any) -> Any:
     from it3_aero.wings.drawing import gallery
 
@@ -132,7 +126,6 @@ WINGS = Task(
     slack=2.0,
     presets=PRESETS,
     batch_sizes=(1, 4, 16),
-    files="Airfoil .dat files.",
     solver="XFoil",
     references={
         "NeuralFoil": "NeuralFoil was trained on XFoil's answers for far more shapes than the "
@@ -146,7 +139,6 @@ WINGS = Task(
     dataset=_dataset,
     shifts=_shifts,
     yardsticks=_yardsticks,
-    read=_read,
     verify=_verify,
     gallery=_gallery,
     sketch=_sketch,
