@@ -210,8 +210,8 @@ def _smoothed(line: partial[Array], x: Array, width: float) -> Array:
 
 def _wheel(x: float, edge: float, radius: float, width: float) -> trimesh.Trimesh:
     """A wheel whose outer face is just inside the car's edge, on either side."""
-    wheel = trimesh.creation.cylinder(radius=radius, height=width, sections=36)
-    wheel.apply_transform(trimesh.transformations.rotation_matrix(np.pi / 2, [1, 0, 0]))
+    wheel: trimesh.Trimesh = trimesh.creation.cylinder(radius=radius, height=width, sections=36)
+    wheel.vertices = np.asarray(wheel.vertices)[:, [0, 2, 1]] * [1.0, -1.0, 1.0]  # on its side
     wheel.apply_translation([x, 0.95 * edge - math.copysign(width / 2, edge), (1 - _FLAT) * radius])
     return wheel
 
@@ -219,4 +219,5 @@ def _wheel(x: float, edge: float, radius: float, width: float) -> trimesh.Trimes
 def _flattened(body: trimesh.Trimesh) -> trimesh.Trimesh:
     """Without what is below the ground."""
     below = trimesh.creation.box(bounds=[[-99.0, -99.0, -9.0], [99.0, 99.0, 0.0]])
-    return trimesh.boolean.difference([body, below], engine="manifold")
+    above: trimesh.Trimesh = trimesh.boolean.difference([body, below], engine="manifold")
+    return above

@@ -16,7 +16,7 @@ from scipy.spatial import cKDTree
 
 from it3_aero.cars.axes import Placement, place
 from it3_aero.cars.crossings import crossing_faces
-from it3_aero.cars.loft import Array
+from it3_aero.cars.loft import Mask
 from it3_aero.cars.reading import found_meshes, read_mesh, shown
 from it3_aero.cars.repair import Part, capped, parts_of, united
 from it3_aero.cars.shape import decimated, enclosed, frontal_area
@@ -103,6 +103,7 @@ def _judge(mesh: trimesh.Trimesh, verdict: Verdict, options: Options, normalised
     bodies = _bodies([part.mesh for part in parts], verdict)
     verdict.mesh = body = _together(bodies)
     verdict.changed = _new_faces(body, parts)
+    body.vertices -= [body.bounds[0][0], 0.0, 0.0]  # if what was foremost has been left out
     verdict.after = _measured(body)
     _sound(body, verdict, options, placement)
 
@@ -191,7 +192,7 @@ def _without(
     """Leave out sheets that are small, or that lie on a part with a body, such as windows."""
     if not sheets or not kept:
         return
-    solid = trimesh.util.concatenate([part.mesh for part in kept])
+    solid = _together([part.mesh for part in kept])
     points = trimesh.sample.sample_surface(solid, 50_000, seed=0)[0]
     tree = cKDTree(np.concatenate([points, solid.vertices]))
     reach = 0.01 * float(solid.extents[0])
@@ -235,18 +236,22 @@ def _meets(one: trimesh.Trimesh, other: trimesh.Trimesh, margin: float) -> bool:
 
 
 def _together(bodies: list[trimesh.Trimesh]) -> trimesh.Trimesh:
-    whole = bodies[0] if len(bodies) == 1 else trimesh.util.concatenate(bodies)
-    shift = [-whole.bounds[0][0], 0.0, 0.0]
-    return whole.copy().apply_translation(shift)
+    """Bodies in one mesh."""
+    starts = np.cumsum([0, *(len(body.vertices) for body in bodies)])
+    faces = [body.faces + start for body, start in zip(bodies, starts, strict=False)]
+    vertices = np.concatenate([np.asarray(body.vertices) for body in bodies])
+    return trimesh.Trimesh(vertices, np.concatenate(faces), process=False)
 
 
-def _new_faces(body: trimesh.Trimesh, parts: list[Part]) -> Array:
+def _new_faces(body: trimesh.Trimesh, parts: list[Part]) -> Mask:
     """Faces that lie on a cap."""
-    caps = [part.mesh.triangles[part.caps] for part in parts if part.caps.any()]
+    caps = [np.asarray(part.mesh.triangles)[part.caps] for part in parts if part.caps.any()]
     if not caps:
         return np.zeros(len(body.faces), dtype=bool)
-    flat = trimesh.Trimesh(**trimesh.triangles.to_kwargs(np.concatenate(caps)), process=False)
-    many = max(2000, 20 * len(flat.faces))
+    corners = np.concatenate(caps)
+    faces = np.arange(3 * len(corners)).reshape(-1, 3)
+    flat = trimesh.Trimesh(corners.reshape(-1, 3), faces, process=False)
+    many = max(2000, 20 * len(faces))
     points = trimesh.sample.sample_surface(flat, min(many, 100_000), seed=0)[0]
     points = np.concatenate([points, flat.triangles_center])
     reach = 0.003 * float(body.extents[0])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import trimesh
 
-from it3_aero.cars.loft import Array
+from it3_aero.cars.loft import Mask
 from it3_aero.cars.reading import shown
 from it3_core import IT3Error
 
@@ -87,7 +87,7 @@ class Verdict:
     before: Measures | None = None
     after: Measures | None = None
     mesh: trimesh.Trimesh | None = None
-    changed: Array | None = None
+    changed: Mask | None = None
 
     @property
     def accepted(self) -> bool:

@@ -60,8 +60,7 @@ class Case:
         self.domain = Domain(low, high, half, chosen.base)  # type: ignore[arg-type]
         self.area, self.volume = frontal_area(mesh), float(mesh.volume)
         self.surface = _standing(mesh)
-        stl = self.surface.export(file_type="stl")
-        self.stl = stl if isinstance(stl, bytes) else stl.encode()
+        self.stl: bytes = trimesh.exchange.stl.export_stl(self.surface)
         self.state: dict[str, Any] = {
             "settings": {
                 "preset": asdict(chosen),
@@ -84,7 +83,7 @@ class Case:
         if "cd" not in self.state and "problem" not in self.state:
             problem = self._meshed()
             drag = None if problem else self._iterated()
-            self._finish(drag, problem or (drag and drag.problem))
+            self._finish(drag, problem if drag is None else drag.problem)
         return self._flow()
 
     def rehearsed(self) -> str | None:
