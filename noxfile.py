@@ -167,6 +167,7 @@ PEERS = {
     "tabular": [],
     "wings": [],
     "wings_cost": [],
+    "ahmed": [],
     "vision": [],
     "corrupt": [],
 }
@@ -182,6 +183,7 @@ def bench(session: nox.Session) -> None:
         "tabular": ["tabular[plots]"],
         "wings": ["aero"],
         "wings_cost": ["aero"],
+        "ahmed": ["aero"],
         "vision": ["vision"],
         "corrupt": ["vision"],
     }
