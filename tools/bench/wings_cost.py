@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from it3_aero.wings import naca4, to_graph
-from it3_aero.wings.network import PRESETS, build
+from it3_aero.wings.network import build
 from it3_aero.wings.shapes import outlines
+from it3_aero.wings.task import PRESETS
 from it3_core import IT3, Activations, ActMAD, AnswerStep, OnlineIT3, Regression, Source
 from it3_core.tables import markdown_table
 
@@ -62,7 +63,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     adapter = Regression(30.0, 15.0)
-    model = build(PRESETS[options.preset], adapter)
+    model = build(PRESETS[options.preset].network, adapter)
     assert model.embed is not None
     torch.nn.init.normal_(model.embed.weight, std=0.1)  # type: ignore[arg-type]
     watched = ["model.trunk", "model.head.1", "model.head.3"]

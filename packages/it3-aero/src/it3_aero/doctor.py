@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from it3_aero.cars.foam.case import rehearse
+from it3_aero.cars.foam import rehearse
 from it3_aero.wings import NeuralFoil, Solver, XFoil, naca
 from it3_core import IT3Error
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from it3_aero.learning import NetworkSettings
+from it3_aero.learning.evaluate import Evaluation, evaluate_run
+from it3_aero.learning.model import Run, Training
+from it3_aero.learning.shapes import WITHIN, Levels, Shapes
 from it3_aero.wings import naca4, to_graph
-from it3_aero.wings.evaluate import WITHIN, Evaluation, Levels, evaluate_run
-from it3_aero.wings.model import Run, Training, train
-from it3_aero.wings.network import NetworkSettings
-from it3_aero.wings.shapes import Shapes
+from it3_aero.wings.model import train
+from it3_aero.wings.shapes import outlines
 
 TINY = NetworkSettings(layers=5, channels=6, kernels=2, hidden=12, stride=2)
 
@@ -45,7 +47,7 @@ def made_up() -> Shapes:
         graph.name = f"shape {number}"
         graphs.append(graph)
         parameters.append([camber, position, thickness])
-    shapes = Shapes.of(graphs)
+    shapes = Shapes.of(graphs, outlines)
     cp = torch.linspace(1, -1, 40).expand(160, 40)
     return Shapes(shapes.x, shapes.y, shapes.names, torch.tensor(parameters), cp)
 
@@ -67,7 +69,7 @@ def levels(made_up: Shapes) -> Levels:
 
 @pytest.fixture(scope="session")
 def about() -> dict[str, object]:
-    return {"solver": "made up", "reynolds": 1e6, "alpha": 0.0, "threshold": 60.0}
+    return {"solver": "NeuralFoil, made up", "reynolds": 1e6, "alpha": 0.0, "threshold": 60.0}
 
 
 @pytest.fixture(scope="session")
@@ -92,9 +94,7 @@ def copy_of_run(_run: Run, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def evaluation(_run: Run, levels: Levels, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     folder = tmp_path_factory.mktemp("evaluation")
-    return evaluate_run(
-        _run, levels, out=folder, batch_sizes=(1, 8), most=12, neuralfoil=False, progress=False
-    )
+    return evaluate_run(_run, levels, out=folder, batch_sizes=(1, 8), most=12, progress=False)
 
 
 @pytest.fixture

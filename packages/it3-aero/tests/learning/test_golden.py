@@ -9,10 +9,12 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GMMConv, global_mean_pool
 
 from it3_aero.gmm import RingGMM, gaussian_weights, ring_pseudo
+from it3_aero.learning import NetworkSettings
+from it3_aero.learning.report import quadrant
 from it3_aero.wings import naca, to_graph
-from it3_aero.wings.network import NetworkSettings, OutlineTrunk
-from it3_aero.wings.report import quadrant
+from it3_aero.wings.network import OutlineTrunk
 from it3_aero.wings.shapes import outlines
+from it3_aero.wings.task import WINGS
 from it3_core.summary import summarise
 from it3_core.tables import compact, pooled
 
@@ -107,4 +109,4 @@ def test_joined_levels_and_the_table_by_hand() -> None:
     ],
 )
 def test_quadrants(y: float, before: float, flagged: bool, where: str) -> None:
-    assert quadrant({"y": y, "before": before, "flagged": flagged}) == where
+    assert quadrant(WINGS, {"y": y, "before": before, "flagged": flagged}) == where

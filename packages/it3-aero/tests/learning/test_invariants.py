@@ -8,20 +8,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from it3_aero.wings import model as model_module
+from it3_aero.learning import NetworkSettings
+from it3_aero.learning import model as model_module
+from it3_aero.learning.evaluate import Evaluation
+from it3_aero.learning.model import Run, Training, train_vanilla
+from it3_aero.learning.predict import Adapt, answer
+from it3_aero.learning.shapes import Levels, Shapes
 from it3_aero.wings import naca
-from it3_aero.wings.baselines import GaussianProcess
-from it3_aero.wings.evaluate import Evaluation, Levels
-from it3_aero.wings.model import SHIFTS, Run, Training, load_run, train, train_vanilla
-from it3_aero.wings.network import PRESETS, NetworkSettings, OutlineTrunk, build
-from it3_aero.wings.predict import Adapt, answer
-from it3_aero.wings.shapes import Shapes
+from it3_aero.wings.baselines import gaussian_process
+from it3_aero.wings.model import SHIFTS, load_run, train
+from it3_aero.wings.network import OutlineTrunk, build
+from it3_aero.wings.task import PRESETS
 from it3_core import IT3, Regression, Source, sensitivity
+from it3_core.checkpoint import load, save
 
 
 def test_presets_are_the_papers_network() -> None:
-    assert {name: preset.layers for name, preset in PRESETS.items()} == {"small": 25, "paper": 25}
-    assert PRESETS["paper"].channels == 64
+    assert {name: recipe.network.layers for name, recipe in PRESETS.items()} == {
+        "small": 25,
+        "paper": 25,
+    }
+    assert PRESETS["paper"].network.channels == 64
 
 
 @pytest.mark.parametrize("entrance", ["head", "nodes"])
@@ -142,6 +149,26 @@ def test_finished_training_is_not_done_again(
         train(Shapes(levels.train.x, levels.train.y + 1, levels.train.names), copy_of_run, training)
 
 
+def test_a_run_from_before_there_were_cars_is_one_of_wings(
+    copy_of_run: Path, levels: Levels, tiny: NetworkSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = load(copy_of_run / "model.safetensors")
+    model = found.restore(build(tiny, Regression()))
+    settings = {name: value for name, value in found.settings.items() if name != "task"}
+    save(
+        *(copy_of_run / "model.safetensors", model),
+        adapter=found.adapter,
+        settings=settings,
+        trust=found.trust,
+        tuning=found.tuning,
+        tensors=found.tensors,
+    )
+    assert "task" not in load_run(copy_of_run).settings
+    monkeypatch.setattr(model_module, "fit", None)  # it is finished, so nothing is fitted
+    again = train(levels.train, copy_of_run, Training(epochs=60, network=tiny), progress=False)
+    assert again.folder == copy_of_run
+
+
 def test_vanilla_net_never_saw_a_signal(copy_of_run: Path, levels: Levels) -> None:
     run = load_run(copy_of_run)
     vanilla = train_vanilla(run, levels.train, progress=False)
@@ -199,6 +226,6 @@ def test_test_shapes_are_not_trained_on(levels: Levels) -> None:
 
 def test_gaussian_process_interpolates(levels: Levels) -> None:
     tested = list(levels.test.values())
-    process = GaussianProcess(levels.train, tested)
+    process = gaussian_process(levels.train, tested)
     within = tested[0]
     assert float((process(within.x).flatten() - within.y).abs().mean()) < 0.5

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from it3_aero.wings.evaluate import Evaluation, Levels, load_evaluation
-from it3_aero.wings.model import Run, Training, load_run, train
-from it3_aero.wings.network import NetworkSettings, build
-from it3_aero.wings.predict import Prediction, predict, verify
-from it3_aero.wings.report import write_report
-from it3_aero.wings.shapes import Shapes
+from it3_aero.learning import NetworkSettings
+from it3_aero.learning.evaluate import Evaluation, load_evaluation
+from it3_aero.learning.model import Run, Training
+from it3_aero.learning.predict import Prediction, predict, verify
+from it3_aero.learning.report import write_report
+from it3_aero.learning.shapes import Levels, Shapes
+from it3_aero.wings.files import read_airfoil
+from it3_aero.wings.model import load_run, train
+from it3_aero.wings.network import build
 from it3_aero.wings.solvers import PolarPoint
+from it3_aero.wings.task import WINGS, asking
 from it3_core import IT3Error, Regression
 from it3_core.checkpoint import load, save
 from it3_core.report import Page, facts, picture, table, text
@@ -81,7 +85,7 @@ def test_missing_and_unreadable_places(tmp_path: Path, levels: Levels) -> None:
     with pytest.raises(IT3Error, match="is no RUN"):
         load_run(tmp_path / "nowhere")
     with pytest.raises(IT3Error, match="holds no evaluation"):
-        load_evaluation(tmp_path)
+        load_evaluation(WINGS, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(IT3Error, match="can't make the folder"):
         train(levels.train, tmp_path / "file", progress=False)
@@ -93,7 +97,7 @@ def test_damaged_evaluation(evaluation: Evaluation, tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"numbers": []')
     (tmp_path / "records.jsonl").write_bytes((evaluation.folder / "records.jsonl").read_bytes())
     with pytest.raises(IT3Error, match="damaged"):
-        load_evaluation(tmp_path)
+        load_evaluation(WINGS, tmp_path)
 
 
 def test_too_few_shapes_and_unknown_presets(made_up: Shapes, tmp_path: Path) -> None:
@@ -117,7 +121,7 @@ def test_one_bad_file_does_not_stop_the_rest(
         dat_file("a\nQUIT.dat", "not an airfoil"),
         dat_file("also good.dat"),
     ]
-    found = predict(run, files, "none")
+    found = predict(run, files, read_airfoil, "none")
     assert [one.problem is None for one in found] == [True, *[False] * 5, True]
     for one in found:
         line = json.dumps(one.as_json(), allow_nan=False)
@@ -152,8 +156,9 @@ def test_verify_says_what_the_solver_says(run: Run, dat_file: Callable[..., Path
 
     thin = "\n".join(f"{x:.6f} {y:.6f}" for x, y in naca("0006").points)
     missing = Path("missing.dat")
-    found = predict(run, [dat_file("thick.dat"), dat_file("thin.dat", thin), missing], "none")
-    verify(found, Solver(), 1e6, 0.0)
+    files = [dat_file("thick.dat"), dat_file("thin.dat", thin), missing]
+    found = predict(run, files, read_airfoil, "none")
+    verify(found, asking(Solver(), 1e6, 0.0))
     first, second, third = (one.as_json() for one in found)
     assert first["truth"] == pytest.approx(50.0)
     assert first["difference"] == pytest.approx(first["after"] - 50.0, abs=1e-4)
@@ -184,7 +189,7 @@ def test_names_from_files_are_escaped_in_the_report(
 ) -> None:
     told = {**run.settings, "about": {"solver": "<script>evil()</script>"}}
     hostile = Run(
-        run.folder, run.model, run.adapter, run.trust, run.tuning, run.activations, told,
+        WINGS, run.folder, run.model, run.adapter, run.trust, run.tuning, run.activations, told,
         run.history, {"<script>": "</dd><script>"},
     )  # fmt: skip
     page = write_report(hostile, levels, evaluation, tmp_path / "page.html", "<script>")
@@ -192,5 +197,5 @@ def test_names_from_files_are_escaped_in_the_report(
 
 
 def test_predictions_without_an_answer() -> None:
-    assert Prediction("a", problem="b").as_json() == {"name": "a", "problem": "b"}
-    assert str(Prediction("a", problem="b")) == "a: b"
+    assert Prediction(WINGS, "a", problem="b").as_json() == {"name": "a", "problem": "b"}
+    assert str(Prediction(WINGS, "a", problem="b")) == "a: b"

@@ -96,12 +96,13 @@ def _joined(group: Sequence[Record], level: str) -> Record:
     return joined
 
 
-def compact(rows: Sequence[Row], levels: Sequence[str] = ()) -> list[list[str]]:
+def compact(rows: Sequence[Row], levels: Sequence[str] = (), digits: int = 2) -> list[list[str]]:
     """A table with the mean error at each level, and against the reference on the last level.
 
     Args:
         rows: of `summarise`.
         levels: the columns; all levels by default, in their order.
+        digits: of errors, after the point.
 
     Returns:
         The header, and a line for each method and batch size.
@@ -124,9 +125,8 @@ def compact(rows: Sequence[Row], levels: Sequence[str] = ()) -> list[list[str]]:
     for method, size in series:
         found = [cells.get((name, method, size)) for name in names]
         last = found[-1]
-        lines.append(
-            [method, "" if size is None else str(size), *map(_error, found), *_against(last)]
-        )
+        errors = [_error(row, digits) for row in found]
+        lines.append([method, "" if size is None else str(size), *errors, *_against(last, digits)])
     return lines
 
 
@@ -156,30 +156,30 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [escaped[0], marks, *escaped[1:]])
 
 
-def _error(row: Row | None) -> str:
+def _error(row: Row | None, digits: int) -> str:
     if row is None:
         return ""
-    return "failed" if row["error"] is None else f"{row['error']:.2f}"
+    return "failed" if row["error"] is None else f"{row['error']:.{digits}f}"
 
 
-def _against(row: Row | None) -> list[str]:
+def _against(row: Row | None, digits: int) -> list[str]:
     if row is None:
         return ["", "", "", ""]
     cost = "" if row["cost"] is None else f"{row['cost']:.1f}"
     if row["method"] == row["reference"] or row["difference"] is None:
         return ["", "", "", cost]
     relative = "" if row["relative"] is None else f"{100 * row['relative']:+.0f} %"
-    return [_interval(row, ""), relative, _interval(row, "harm_"), cost]
+    return [_interval(row, "", digits), relative, _interval(row, "harm_", digits), cost]
 
 
-def _interval(row: Row, prefix: str) -> str:
+def _interval(row: Row, prefix: str, digits: int) -> str:
     value = row["difference" if not prefix else "harm"]
     low, high = row[f"{prefix}low"], row[f"{prefix}high"]
     if value is None:
         return ""
     if low is None or high is None:
-        return f"{value:+.2f}"
-    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+        return f"{value:+.{digits}f}"
+    return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
 def _is_number(cell: str) -> bool:

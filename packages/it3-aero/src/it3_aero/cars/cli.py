@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from it3_aero.cars import model_cli
+from it3_aero.cars.model_cli import Ground, Nose, Unit, Up
 from it3_core import IT3Error
 
 __all__ = ["app"]
@@ -25,10 +27,6 @@ class PresetName(StrEnum):
 
 Preset = Annotated[PresetName, typer.Option(help="How fine: 10,000, 80,000 or 400,000 cells.")]
 Ranks = Annotated[int, typer.Option(help="Processes of MPI for one case; 1 is best on few cores.")]
-Up = Annotated[str | None, typer.Option(help="Axis of the file that is up: z, -y, ...")]
-Nose = Annotated[str | None, typer.Option(help="Axis of the file to which the nose points.")]
-Unit = Annotated[float | None, typer.Option(help="Metres per unit of the file.")]
-Ground = Annotated[float | None, typer.Option(help="Height of the ground, in the file's unit.")]
 Hole = Annotated[float, typer.Option(help="Largest hole to be capped, by the length.")]
 
 
@@ -161,3 +159,6 @@ def solve(
         f"{flow.cpu_seconds:.0f} s of CPU, {flow.peak_mb:.0f} MB"
     )
     typer.echo(f"picture: {write_pressure(verdict.mesh, flow, out)}")
+
+
+model_cli.register(app)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import trimesh
 from scipy.spatial import cKDTree
 
-from it3_aero.cars.loft import Array
+from it3_aero.cars.loft import Array, Mask
 
 __all__ = ["crossing_faces"]
 
@@ -14,7 +15,7 @@ _MOST_FACES = 20_000  # a report on more than this would take longer than it is 
 _MOST_PAIRS = 3_000_000
 
 
-def crossing_faces(mesh: trimesh.Trimesh) -> Array:
+def crossing_faces(mesh: trimesh.Trimesh) -> Mask:
     """Which faces are run through by an edge of another, as a truth value for each.
 
     Example:
@@ -37,7 +38,7 @@ def crossing_faces(mesh: trimesh.Trimesh) -> Array:
     return found
 
 
-def _near(edges: Array, triangles: Array) -> Array:
+def _near(edges: Array, triangles: Array) -> npt.NDArray[np.int64]:
     """Pairs of edge and face whose boxes meet, of those whose middles are close enough."""
     middles, centres = edges.mean(axis=1), triangles.mean(axis=1)
     reach = np.linalg.norm(triangles - centres[:, None], axis=2).max(axis=1)
@@ -45,15 +46,16 @@ def _near(edges: Array, triangles: Array) -> Array:
     lists = cKDTree(middles).query_ball_point(centres, reach + float(half.max()))
     counts = np.array([len(found) for found in lists])
     if counts.sum() > _MOST_PAIRS:
-        return np.empty((0, 2), dtype=int)
+        return np.empty((0, 2), dtype=np.int64)
     first = np.concatenate([np.asarray(found, dtype=int) for found in lists])
     second = np.repeat(np.arange(len(triangles)), counts)
     low = np.maximum(edges.min(axis=1)[first], triangles.min(axis=1)[second])
     high = np.minimum(edges.max(axis=1)[first], triangles.max(axis=1)[second])
-    return np.column_stack([first, second])[(low <= high).all(axis=1)]
+    meet = np.flatnonzero((low <= high).all(axis=1))
+    return np.column_stack([first[meet], second[meet]])
 
 
-def _through(edges: Array, triangles: Array) -> Array:
+def _through(edges: Array, triangles: Array) -> Mask:
     """Whether edges pierce triangles (Möller and Trumbore)."""
     start, way = edges[:, 0], edges[:, 1] - edges[:, 0]
     one, two = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]

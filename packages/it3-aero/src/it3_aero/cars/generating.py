@@ -17,9 +17,11 @@ import trimesh
 
 from it3_aero.cards import Card, card_head, histogram, spread
 from it3_aero.cars.bodies import draw, make
-from it3_aero.cars.foam.case import SPEED, Flow, solve
+from it3_aero.cars.foam import SPEED, Flow, solve
 from it3_aero.cars.foam.install import find
 from it3_aero.cars.foam.presets import preset as preset_named
+from it3_aero.cars.intake import check
+from it3_aero.cars.reading import found_meshes
 from it3_aero.cars.shape import decimated
 from it3_aero.executors import Where, cores
 from it3_aero.generation import Record, Store, make_samples, write_whole
@@ -84,8 +86,6 @@ def generate(
     preset_named(preset)
     files: tuple[str, ...] = ()
     if meshes is not None:
-        from it3_aero.cars.intake import found_meshes
-
         files = tuple(str(path) for path in found_meshes(meshes))
     n = n or (len(files) or 128)
     if files and n > len(files):
@@ -112,7 +112,10 @@ class CarStore(Store):
         arrays = line.pop(_ARRAYS, None)
         if arrays is not None and line["sample"] not in self.samples:
             path = self.folder / "raw" / line["mesh"]
-            path.parent.mkdir(exist_ok=True)
+            try:
+                path.parent.mkdir(exist_ok=True)
+            except OSError as problem:
+                raise IT3Error(f"can't write into {path.parent}: {problem.strerror}") from None
             write_whole(path, safetensors.numpy.save(arrays))
         super().append(line)
 
@@ -141,7 +144,9 @@ class Work:
         try:
             if self.files:
                 record |= {"name": self._shown(sample), "family": "mesh", "parameters": {}}
-                body = self._read(sample)
+                verdict = check(self.files[sample])
+                record["verdict"] = [*verdict.notes, *(f"in doubt: {d}" for d in verdict.doubts)]
+                body = verdict.admitted()
             else:
                 family, parameters = draw(self.seed, sample)
                 record |= {"name": f"{family} {sample}", "family": family}
@@ -173,11 +178,6 @@ class Work:
 
     def _shown(self, sample: int) -> str:
         return str(Path(self.files[sample]).relative_to(self.meshes or "/"))
-
-    def _read(self, sample: int) -> trimesh.Trimesh:
-        from it3_aero.cars.intake import admitted
-
-        return admitted(self.files[sample])
 
 
 def _numbers(flow: Flow, sample: int) -> Record:

@@ -8,7 +8,6 @@ way; what was changed for that, or what can't be, the verdict says.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,11 @@ from scipy.spatial import cKDTree
 
 from it3_aero.cars.axes import Placement, place
 from it3_aero.cars.crossings import crossing_faces
-from it3_aero.cars.loft import Array
+from it3_aero.cars.loft import Mask
 from it3_aero.cars.reading import found_meshes, read_mesh, shown
 from it3_aero.cars.repair import Part, capped, parts_of, united
 from it3_aero.cars.shape import decimated, enclosed, frontal_area
+from it3_aero.cars.verdict import Measures, Options, Verdict
 from it3_core import IT3Error
 
 __all__ = ["Measures", "Options", "Verdict", "admitted", "check", "examine", "found_meshes"]
@@ -32,96 +32,6 @@ _CRUMB = 0.02  # of the area: a part that is tangled, or far off, and smaller is
 _PANEL = 0.1  # of the area: an open part that is smaller is a panel if it lies on the body
 _SCRAP = 0.002  # of the area: a sheet that stands off and is smaller is left out
 _LENGTHS = (0.5, 25.0)  # metres of what is taken for a vehicle
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a user knows better than the intake finds out; see `it3_aero.cars.axes.place`.
-
-    Attributes:
-        up: axis of the file that is up.
-        nose: axis of the file towards which the nose points.
-        unit: metres per unit of the file.
-        ground: height of the ground along `up`, in units of the file.
-        largest_hole: diameter of the largest hole that is capped, as a share of the length.
-    """
-
-    up: str | None = None
-    nose: str | None = None
-    unit: float | None = None
-    ground: float | None = None
-    largest_hole: float = 0.25
-
-
-@dataclass(frozen=True)
-class Measures:
-    """A mesh in numbers, in metres.
-
-    Attributes:
-        faces: triangles.
-        open_edges: edges of one triangle only.
-        size: length, width and height.
-        volume: enclosed, with its sign; what little it means for a mesh that isn't closed.
-        frontal_area: outline along x.
-    """
-
-    faces: int
-    open_edges: int
-    size: tuple[float, float, float]
-    volume: float
-    frontal_area: float
-
-    def __str__(self) -> str:
-        size = " × ".join(f"{side:.3g}" for side in self.size)
-        return (
-            f"{self.faces:,} faces, {self.open_edges} open edges, {size} m, volume "
-            f"{self.volume:.4g} m³, frontal area {self.frontal_area:.4g} m²"
-        )
-
-
-@dataclass(eq=False)
-class Verdict:
-    """What is said of one mesh.
-
-    Attributes:
-        name: of the file.
-        problem: why it is turned away; None if it is let in.
-        notes: what was found and changed, in order.
-        doubts: what may be wrong all the same.
-        before: measures in the file, brought to metres.
-        after: measures of what is let in.
-        mesh: what is let in, or what there was when it was turned away; None without triangles.
-        changed: faces of it that weren't in the file, as a truth value for each.
-
-    Example:
-        >>> from it3_aero.cars.bodies import make
-        >>> verdict = examine(make("sedan"), "sedan")
-        >>> verdict.accepted, round(verdict.after.frontal_area, 1)
-        (True, 2.3)
-    """
-
-    name: str
-    problem: str | None = None
-    notes: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    before: Measures | None = None
-    after: Measures | None = None
-    mesh: trimesh.Trimesh | None = None
-    changed: Array | None = None
-
-    @property
-    def accepted(self) -> bool:
-        """Whether it is let in."""
-        return self.problem is None
-
-    def __str__(self) -> str:
-        head = "accepted" if self.accepted else f"rejected: {self.problem}"
-        lines = [f"{shown(self.name)}: {head}"]
-        lines += [f"  {note}" for note in self.notes]
-        lines += [f"  in doubt: {doubt}" for doubt in self.doubts]
-        lines += [f"  before: {self.before}"] if self.before else []
-        lines += [f"  after:  {self.after}"] if self.after else []
-        return "\n".join(lines)
 
 
 def check(path: str | os.PathLike[str], options: Options | None = None) -> Verdict:
@@ -150,10 +60,7 @@ def admitted(path: str | os.PathLike[str], options: Options | None = None) -> tr
         ...
         it3_core.errors.IT3Error: /nowhere/car.stl: can't be read: No such file or directory
     """
-    verdict = check(path, options)
-    if verdict.mesh is None or not verdict.accepted:
-        raise IT3Error(f"{shown(verdict.name)}: {verdict.problem}")
-    return verdict.mesh
+    return check(path, options).admitted()
 
 
 def examine(
@@ -196,6 +103,7 @@ def _judge(mesh: trimesh.Trimesh, verdict: Verdict, options: Options, normalised
     bodies = _bodies([part.mesh for part in parts], verdict)
     verdict.mesh = body = _together(bodies)
     verdict.changed = _new_faces(body, parts)
+    body.vertices -= [body.bounds[0][0], 0.0, 0.0]  # if what was foremost has been left out
     verdict.after = _measured(body)
     _sound(body, verdict, options, placement)
 
@@ -284,7 +192,7 @@ def _without(
     """Leave out sheets that are small, or that lie on a part with a body, such as windows."""
     if not sheets or not kept:
         return
-    solid = trimesh.util.concatenate([part.mesh for part in kept])
+    solid = _together([part.mesh for part in kept])
     points = trimesh.sample.sample_surface(solid, 50_000, seed=0)[0]
     tree = cKDTree(np.concatenate([points, solid.vertices]))
     reach = 0.01 * float(solid.extents[0])
@@ -328,18 +236,22 @@ def _meets(one: trimesh.Trimesh, other: trimesh.Trimesh, margin: float) -> bool:
 
 
 def _together(bodies: list[trimesh.Trimesh]) -> trimesh.Trimesh:
-    whole = bodies[0] if len(bodies) == 1 else trimesh.util.concatenate(bodies)
-    shift = [-whole.bounds[0][0], 0.0, 0.0]
-    return whole.copy().apply_translation(shift)
+    """Bodies in one mesh."""
+    starts = np.cumsum([0, *(len(body.vertices) for body in bodies)])
+    faces = [body.faces + start for body, start in zip(bodies, starts, strict=False)]
+    vertices = np.concatenate([np.asarray(body.vertices) for body in bodies])
+    return trimesh.Trimesh(vertices, np.concatenate(faces), process=False)
 
 
-def _new_faces(body: trimesh.Trimesh, parts: list[Part]) -> Array:
+def _new_faces(body: trimesh.Trimesh, parts: list[Part]) -> Mask:
     """Faces that lie on a cap."""
-    caps = [part.mesh.triangles[part.caps] for part in parts if part.caps.any()]
+    caps = [np.asarray(part.mesh.triangles)[part.caps] for part in parts if part.caps.any()]
     if not caps:
         return np.zeros(len(body.faces), dtype=bool)
-    flat = trimesh.Trimesh(**trimesh.triangles.to_kwargs(np.concatenate(caps)), process=False)
-    many = max(2000, 20 * len(flat.faces))
+    corners = np.concatenate(caps)
+    faces = np.arange(3 * len(corners)).reshape(-1, 3)
+    flat = trimesh.Trimesh(corners.reshape(-1, 3), faces, process=False)
+    many = max(2000, 20 * len(faces))
     points = trimesh.sample.sample_surface(flat, min(many, 100_000), seed=0)[0]
     points = np.concatenate([points, flat.triangles_center])
     reach = 0.003 * float(body.extents[0])

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import trimesh
 
-__all__ = ["Array", "loft", "rectangle", "superellipse"]
+__all__ = ["Array", "Mask", "loft", "rectangle", "superellipse"]
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 _CAP_RINGS = 4  # towards the middle of an end, so that its triangles are no splinters
 

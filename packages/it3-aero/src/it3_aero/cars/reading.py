@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import trimesh
 
+from it3_aero.names import shown
 from it3_core import IT3Error
 
 __all__ = ["FORMATS", "LARGEST", "found_meshes", "read_mesh", "shown"]
@@ -82,19 +83,6 @@ def read_mesh(path: str | os.PathLike[str]) -> trimesh.Trimesh:
     if not len(mesh.faces):
         raise IT3Error(f"{shown(path)}: the mesh is empty: there are no triangles in it")
     return mesh
-
-
-def shown(text: str | os.PathLike[str]) -> str:
-    """A name or path fit for one line.
-
-    Example:
-        >>> shown("my car.stl"), shown("a\\nb")
-        ('my car.stl', "'a\\\\nb'")
-    """
-    name = os.fspath(text)
-    if len(name) > 200:
-        name = f"{name[:100]}…{name[-90:]}"
-    return name if name.strip() and name.isprintable() else repr(name)
 
 
 def _content(path: Path) -> bytes:

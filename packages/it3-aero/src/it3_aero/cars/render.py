@@ -97,7 +97,7 @@ def paint(
     flat = np.stack([corners @ right, corners @ up], axis=-1)[order]
     painted = np.clip(colours * shade[:, None], 0, 1)[order]
     looks = {"facecolors": painted, "edgecolors": painted, "linewidths": 0.3}
-    axes.add_collection(PolyCollection(flat, **looks))
+    axes.add_collection(PolyCollection(list(flat), **looks))
     axes.autoscale_view()
 
 
@@ -149,7 +149,8 @@ def _small(vertices: Array, faces: Array) -> tuple[Array, Array, Array]:
         return vertices, faces, np.arange(len(faces))
     import trimesh
 
-    pieces = trimesh.remesh.subdivide_to_size(vertices, faces, edge, max_iter=20, return_index=True)
+    cut: Any = trimesh.remesh.subdivide_to_size
+    pieces = cut(vertices, faces, edge, max_iter=20, return_index=True)
     return np.asarray(pieces[0]), np.asarray(pieces[1]), np.asarray(pieces[2])
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import manifold3d
 import numpy as np
 import trimesh
 
-from it3_aero.cars.loft import Array
+from it3_aero.cars.loft import Array, Mask
 from it3_aero.cars.shape import enclosed
 from it3_core import IT3Error
 
@@ -34,7 +35,7 @@ class Part:
     """
 
     mesh: trimesh.Trimesh
-    caps: Array
+    caps: Mask
     open_edges: int = 0
     tangled: int = 0
     largest_hole: float = 0.0
@@ -53,12 +54,14 @@ def parts_of(mesh: trimesh.Trimesh) -> list[trimesh.Trimesh]:
         >>> len(parts_of(two))
         2
     """
-    labels = trimesh.graph.connected_component_labels(mesh.face_adjacency, len(mesh.faces))
+    label_all: Any = trimesh.graph.connected_component_labels  # which has no types
+    labels = label_all(mesh.face_adjacency, len(mesh.faces))
+    wind: Any = trimesh.repair.fix_winding
     pieces = []
     for label in range(labels.max() + 1):
         piece = trimesh.Trimesh(mesh.vertices, mesh.faces[labels == label], process=False)
         piece.remove_unreferenced_vertices()
-        trimesh.repair.fix_winding(piece)
+        wind(piece)
         if enclosed(piece) < 0:
             piece.invert()
         pieces.append(piece)

@@ -12,7 +12,8 @@ from it3_aero.wings.geometry import Airfoil, naca, naca4, naca5, outline, resamp
 from it3_aero.wings.solvers import NeuralFoil, PolarPoint, Solver, XFoil, choose
 
 if TYPE_CHECKING:
-    from it3_aero.wings.dataset import Split, WingDataset
+    from it3_aero.learning.split import Split
+    from it3_aero.wings.dataset import WingDataset
     from it3_aero.wings.graph import to_graph
 
 __all__ = [

@@ -10,12 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from it3_aero.learning.baselines import FromParameters
+from it3_aero.learning.shapes import Shapes
 from it3_aero.wings.geometry import Airfoil
-from it3_aero.wings.shapes import Shapes
 from it3_aero.wings.solvers import Solver
 from it3_core import IT3Error
 
-__all__ = ["GaussianProcess", "Solved"]
+__all__ = ["Solved", "gaussian_process"]
 
 
 class Solved:
@@ -49,8 +50,10 @@ class Solved:
         return self.solver.solve(shape, self.reynolds, self.alpha).lift_to_drag
 
 
-class GaussianProcess:
-    """A Gaussian process from shape parameters to L/D; it knows its shapes by their outlines.
+def gaussian_process(
+    known: Shapes, others: Sequence[Shapes] = (), seed: int = 0, most: int = 500
+) -> FromParameters:
+    """A Gaussian process from shape parameters to L/D.
 
     Args:
         known: training shapes with parameters.
@@ -62,49 +65,20 @@ class GaussianProcess:
         >>> import torch
         >>> x = torch.rand(30, 8, 2)
         >>> shapes = Shapes(x, 50 * x[:, 0, 0], [str(i) for i in range(30)], x[:, 0])
-        >>> bool((GaussianProcess(shapes)(x).flatten() - shapes.y).abs().max() < 1)
+        >>> bool((gaussian_process(shapes)(x).flatten() - shapes.y).abs().max() < 1)
         True
     """
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    def __init__(
-        self, known: Shapes, others: Sequence[Shapes] = (), seed: int = 0, most: int = 500
-    ) -> None:
-        from sklearn.gaussian_process import (
-            GaussianProcessRegressor,
-        )
-        from sklearn.gaussian_process.kernels import (
-            RBF,
-            ConstantKernel,
-            WhiteKernel,
-        )
-
-        self._parameters: dict[bytes, Tensor] = {}
-        for shapes in (known, *others):
-            if shapes.parameters is None:
-                raise IT3Error("these shapes were not made from parameters: nothing to fit to")
-            self._parameters |= zip(map(_key, shapes.x), shapes.parameters.double(), strict=True)
-        used = known.sample(most, seed)
-        inputs = self._inputs(used.x)
-        self._mean, self._std = inputs.mean(0), inputs.std(0) + 1e-12
-        widths = RBF(np.full(inputs.shape[1], 2.0), (0.05, 100.0))
-        kernel = ConstantKernel(10.0, (1e-2, 1e4)) * widths + WhiteKernel(1e-3, (1e-7, 1.0))
-        self._model = GaussianProcessRegressor(kernel, normalize_y=True)
-        with warnings.catch_warnings():  # a length scale at its bound is no reason to stop
-            warnings.simplefilter("ignore")
-            self._model.fit((inputs - self._mean) / self._std, used.y.double().numpy())
-
-    def __call__(self, x: Tensor) -> Tensor:
-        answers = self._model.predict((self._inputs(x) - self._mean) / self._std)
-        return torch.as_tensor(np.asarray(answers), dtype=x.dtype).unsqueeze(1)
-
-    def _inputs(self, x: Tensor) -> npt.NDArray[np.float64]:
-        try:
-            rows = torch.stack([self._parameters[_key(row)] for row in x])
-        except KeyError as problem:
-            raise IT3Error("the Gaussian process was not given this shape") from problem
-        found: npt.NDArray[np.float64] = rows.numpy()
-        return found
-
-
-def _key(outline: Tensor) -> bytes:
-    return outline.contiguous().numpy().tobytes()
+    if known.parameters is None:
+        raise IT3Error("these shapes were not made from parameters: nothing to fit to")
+    widths = RBF(np.full(known.parameters.shape[1], 2.0), (0.05, 100.0))
+    kernel = ConstantKernel(10.0, (1e-2, 1e4)) * widths + WhiteKernel(1e-3, (1e-7, 1.0))
+    process = GaussianProcessRegressor(kernel, normalize_y=True)
+    regressor = make_pipeline(StandardScaler(), process)
+    with warnings.catch_warnings():  # a length scale at its bound is no reason to stop
+        warnings.simplefilter("ignore")
+        return FromParameters(regressor, known.sample(most, seed), others)

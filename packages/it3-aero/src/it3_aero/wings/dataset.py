@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset
 
 from it3_aero.generation import Record, read_samples, read_settings, write_whole
+from it3_aero.learning.split import Split, split_by_label
 from it3_aero.wings.families import FAMILIES
 from it3_aero.wings.geometry import Airfoil, Points
 from it3_aero.wings.graph import NODES, chordwise, ring_edges, to_graph
@@ -27,33 +27,6 @@ __all__ = ["Split", "WingDataset"]
 
 _FORMAT = "1"  # of the files under processed/
 _TENSORS = ("pos", "edge_attr", "y", "cl", "cd", "cm", "cp", "parameters", "sample")
-
-
-@dataclass(frozen=True)
-class Split:
-    """Indices into a dataset: what to train on, and what to test on in and out of distribution.
-
-    Attributes:
-        train: below the threshold.
-        validation: below it too, held out to stop early and to tune.
-        test: below it too, held out for the in-distribution figures.
-        levels: beyond the threshold, by name, from the nearest to the furthest.
-
-    Example:
-        >>> split = Split([0, 3], [1], [2], {"L/D 60–70": [5], "L/D 70–90": [4]})
-        >>> split.beyond
-        [5, 4]
-    """
-
-    train: list[int]
-    validation: list[int]
-    test: list[int]
-    levels: dict[str, list[int]]
-
-    @property
-    def beyond(self) -> list[int]:
-        """All indices beyond the threshold, level by level."""
-        return [index for level in self.levels.values() for index in level]
 
 
 class WingDataset(InMemoryDataset):  # type: ignore[misc]  # torch-geometric has no types
@@ -124,28 +97,14 @@ class WingDataset(InMemoryDataset):  # type: ignore[misc]  # torch-geometric has
             levels: how many levels of equal size to sort the profiles beyond into, by their ratio.
             seed: which of the known profiles are held out.
         """
-        if validation < 0 or test < 0 or validation + test >= 1:
-            raise IT3Error("validation and test are shares that leave something to train on")
-        if levels < 1:
-            raise IT3Error(f"levels must be positive, but is {levels}")
-        ratios = np.array([float(self.get(index).y) for index in self.indices()])
-        known = np.flatnonzero(ratios <= threshold)
-        beyond = np.flatnonzero(ratios > threshold)
-        held, tested = round(validation * len(known)), round(test * len(known))
-        if len(known) - held - tested < 1:
-            raise IT3Error(f"no profile has a lift-to-drag ratio up to {threshold:g} to train on")
-        mixed = np.random.default_rng(seed).permutation(known).tolist()
-        by_ratio = beyond[np.argsort(ratios[beyond], kind="stable")]
-        parts = [part for part in np.array_split(by_ratio, levels) if len(part)]
-        ends = [threshold, *(float(ratios[part[-1]]) for part in parts)]
-        return Split(
-            train=mixed[held + tested :],
-            validation=mixed[:held],
-            test=mixed[held : held + tested],
-            levels={
-                f"L/D {low:.4g}–{high:.4g}": part.tolist()
-                for low, high, part in zip(ends, ends[1:], parts, strict=False)
-            },
+        return split_by_label(
+            [float(self.get(index).y) for index in self.indices()],
+            threshold,
+            quantity="L/D",
+            validation=validation,
+            test=test,
+            levels=levels,
+            seed=seed,
         )
 
     def _cached(self, root: Path, nodes: int) -> tuple[dict[str, Tensor], list[str]]:

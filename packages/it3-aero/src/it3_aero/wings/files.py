@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from it3_aero.names import shown
 from it3_aero.wings.geometry import Airfoil, Points, outline
 from it3_core import IT3Error
 
@@ -49,21 +50,6 @@ def read_airfoil(path: str | os.PathLike[str]) -> Airfoil:
         return outline(name or shown(path.stem), points)
     except IT3Error as problem:
         raise IT3Error(f"{shown(path)}: {problem}") from None
-
-
-def shown(text: str | os.PathLike[str]) -> str:
-    """A name or path fit for one line: quotes and control characters are escaped, and it is short.
-
-    Example:
-        >>> shown("wing.dat"), shown("a\\nQUIT.dat")
-        ('wing.dat', "'a\\\\nQUIT.dat'")
-    """
-    name = os.fspath(text)
-    if len(name) > 200:
-        name = f"{name[:100]}…{name[-90:]}"
-    if not name.strip() or not name.isprintable() or any(quote in name for quote in "'\""):
-        return repr(name)
-    return name
 
 
 def _text(path: Path) -> str:

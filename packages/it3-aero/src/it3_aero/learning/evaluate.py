@@ -1,4 +1,4 @@
-"""The paper's tables on wings: every method on every level, beside what a practitioner would do."""
+"""The paper's tables: every method on every level, beside what a practitioner would do."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from it3_aero.wings.baselines import GaussianProcess, Solved
-from it3_aero.wings.model import Run, Training, train, train_vanilla
-from it3_aero.wings.network import NetworkSettings
-from it3_aero.wings.shapes import Shapes
+from it3_aero.learning.model import Run, Training, train, train_vanilla
+from it3_aero.learning.shapes import WITHIN, Levels, Shapes, named_tensors
+from it3_aero.learning.task import NetworkSettings, Task
 from it3_core import (
     IT3,
     ActMAD,
@@ -33,56 +32,12 @@ from it3_core.summary import Row, markdown, summarise
 from it3_core.tables import BEYOND, compact, markdown_table, pooled
 from it3_core.tensorfile import digest
 
-__all__ = ["Evaluation", "Levels", "evaluate_run", "load_evaluation", "methods"]
-
-WITHIN = "in distribution"
-"""The name of the first level."""
+__all__ = ["Evaluation", "evaluate_run", "load_evaluation", "methods"]
 
 DPI = 160
 """Of the pictures."""
 
-_ONCE = ("source", "second pass", "vanilla net", "NeuralFoil", "Gaussian process")
-
-
-@dataclass(frozen=True)
-class Levels:
-    """What to train on and what to test on.
-
-    Attributes:
-        train: training shapes.
-        test: shapes to be tested on, by level, the in-distribution one first.
-        reynolds: at which the labels were computed.
-        alpha: angle of attack of the labels, in degrees.
-
-    Example:
-        >>> import torch
-        >>> one = Shapes(torch.rand(2, 8, 2), torch.tensor([9.0, 5.0]), ["a", "b"])
-        >>> Levels(one, {WITHIN: one}).drawn(1).test[WITHIN].names
-        ['a']
-    """
-
-    train: Shapes
-    test: Mapping[str, Shapes]
-    reynolds: float = 1e6
-    alpha: float = 0.0
-
-    @classmethod
-    def of(cls, dataset: Any, threshold: float = 60.0, levels: int = 3) -> Levels:
-        """The paper's split of a `WingDataset`; its test shapes never depend on a training seed."""
-        split = dataset.split(threshold, levels=levels)
-        parts = {WITHIN: split.test, **split.levels}
-        settings = dataset.settings
-        return cls(
-            Shapes.of(dataset[index] for index in sorted([*split.train, *split.validation])),
-            {name: Shapes.of(dataset[i] for i in rows) for name, rows in parts.items() if rows},
-            float(settings["reynolds"]),
-            float(settings["alpha"]),
-        )
-
-    def drawn(self, most: int | None = None) -> Levels:
-        """The same with at most so many shapes a level, in the order of growing labels."""
-        test = {name: shapes.sample(most).by_label() for name, shapes in self.test.items()}
-        return Levels(self.train, test, self.reynolds, self.alpha)
+_ONCE = ("source", "second pass", "vanilla net")
 
 
 @dataclass(frozen=True)
@@ -90,6 +45,7 @@ class Evaluation:
     """What an evaluation found, as it lies in its folder.
 
     Attributes:
+        task: what kind of shapes.
         folder: where `records.jsonl`, `table.md`, `summary.json` and the pictures are.
         records: of `it3_core.evaluation`, with the joined level of `pooled`.
         rows: the summary of the records.
@@ -97,6 +53,7 @@ class Evaluation:
         shapes: a line for each test shape of the first seed: level, name, y, before, after, errors.
     """
 
+    task: Task
     folder: Path
     records: Sequence[Record]
     rows: Sequence[Row]
@@ -105,16 +62,14 @@ class Evaluation:
 
     def table(self) -> list[list[str]]:
         """The main table: a line a method, a column a level."""
-        return compact(self.rows)
+        return compact(self.rows, digits=max(2, self.task.digits + 1))
 
 
-def methods(
-    run: Run, vanilla: Conditioned, levels: Levels, *, neuralfoil: bool = True
-) -> dict[str, Predictor]:
+def methods(run: Run, vanilla: Conditioned, levels: Levels) -> dict[str, Predictor]:
     """Every line of the table, by name, made anew."""
     model, adapter = run.model, run.adapter
     cheap = {"parameters": "above"} if model.layer == "trunk" else {}
-    found: dict[str, Predictor] = {
+    return {
         "source": Source(model, adapter),
         "second pass": AnswerStep(model, adapter, alpha=1.0),
         "vanilla net": Source(vanilla, adapter),
@@ -123,15 +78,8 @@ def methods(
         "IT³ cheap": IT3(model, adapter, **cheap),  # type: ignore[arg-type]
         "IT³ auto": run.method(),
         "online IT³": OnlineIT3(model, adapter, anchor_gradient=True),
+        **run.task.yardsticks(run, levels),
     }
-    if neuralfoil:
-        from it3_aero.wings.solvers import NeuralFoil
-
-        found["NeuralFoil"] = Solved(NeuralFoil(), levels.reynolds, levels.alpha)
-    if levels.train.parameters is not None:
-        tested = list(levels.test.values())
-        found["Gaussian process"] = GaussianProcess(levels.train, tested, run.seed)
-    return found
 
 
 def evaluate_run(
@@ -140,9 +88,8 @@ def evaluate_run(
     *,
     out: str | Path | None = None,
     seeds: int = 1,
-    batch_sizes: Sequence[int] = (1, 4, 16),
+    batch_sizes: Sequence[int] = (),
     most: int | None = 100,
-    neuralfoil: bool = True,
     progress: bool = True,
 ) -> Evaluation:
     """Runs all methods on all levels and writes records, tables and pictures.
@@ -153,9 +100,8 @@ def evaluate_run(
         out: the folder to write to; `evaluation` in the RUN by default. A killed evaluation
             goes on where it was.
         seeds: number of training seeds.
-        batch_sizes: how many shapes the methods get at a time.
+        batch_sizes: how many shapes the methods get at a time; the task's by default.
         most: shapes of a level at most, drawn once; None takes all.
-        neuralfoil: whether to ask NeuralFoil too.
         progress: whether to show how far it is.
     """
     levels = levels.drawn(most)
@@ -165,15 +111,15 @@ def evaluate_run(
     shapes: list[dict[str, Any]] = []
     for one in _runs(run, levels.train, seeds, progress):
         vanilla = train_vanilla(one, levels.train, progress=progress)
-        predictors = methods(one, vanilla, levels, neuralfoil=neuralfoil)
+        predictors = methods(one, vanilla, levels)
         records += evaluate(
             predictors,
             {name: (part.x, part.y) for name, part in levels.test.items()},
             one.adapter.error,
-            batch_sizes=batch_sizes,
+            batch_sizes=batch_sizes or run.task.batch_sizes,
             seed=one.seed,
             in_distribution=WITHIN,
-            once=[name for name in predictors if name in _ONCE],
+            once=[name for name in predictors if name in (*_ONCE, *run.task.references)],
             streams=["online IT³"],
             path=_part(folder, one, levels),
             progress=progress,
@@ -181,28 +127,31 @@ def evaluate_run(
         answers = _answers(one, levels)
         shapes = shapes or answers
         numbers.append(_numbers(one, levels, answers))
-    return _written(Evaluation(folder, records, [], numbers, shapes))
+    return _written(Evaluation(run.task, folder, records, [], numbers, shapes))
 
 
-def load_evaluation(folder: str | Path) -> Evaluation:
+def load_evaluation(task: Task, folder: str | Path) -> Evaluation:
     """Reads what `evaluate_run` wrote.
 
     Example:
-        >>> load_evaluation("/nowhere")
+        >>> from it3_aero.wings.task import WINGS
+        >>> load_evaluation(WINGS, "/nowhere")
         Traceback (most recent call last):
         ...
         it3_core.errors.IT3Error: /nowhere holds no evaluation: make one with 'it3-aero wings ...'
     """
     place = Path(folder)
     if not (place / "summary.json").is_file():
-        raise IT3Error(f"{place} holds no evaluation: make one with 'it3-aero wings evaluate'")
+        raise IT3Error(
+            f"{place} holds no evaluation: make one with 'it3-aero {task.name} evaluate'"
+        )
     try:
         found = json.loads((place / "summary.json").read_text(encoding="utf-8"))
         numbers, shapes = found["numbers"], found["shapes"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise IT3Error(f"{place / 'summary.json'} is damaged: evaluate again") from problem
     records = read_records(place / "records.jsonl")
-    return Evaluation(place, records, _rows(records), numbers, shapes)
+    return Evaluation(task, place, records, _rows(records), numbers, shapes)
 
 
 def _runs(run: Run, shapes: Shapes, seeds: int, progress: bool) -> list[Run]:
@@ -212,7 +161,14 @@ def _runs(run: Run, shapes: Shapes, seeds: int, progress: bool) -> list[Run]:
         training = Training(run.settings["preset"], seed, run.settings["epochs"], network)
         folder = run.folder / "seeds" / str(seed)
         about = run.settings["about"]
-        found.append(train(shapes, folder, training, card=run.card, about=about, progress=progress))
+        found.append(
+            train(
+                *(run.task, shapes, folder, training),
+                card=run.card,
+                about=about,
+                progress=progress,
+            )
+        )
     return found
 
 
@@ -220,7 +176,7 @@ def _part(folder: Path, run: Run, levels: Levels) -> Path:
     """Where a seed's records gather: a file of its own for each network, tuning and test set."""
     tensors = dict(run.model.state_dict())
     for number, shapes in enumerate(levels.test.values()):
-        tensors |= {f"test.{number}.x": shapes.x, f"test.{number}.y": shapes.y}
+        tensors |= {**named_tensors(shapes.x, f"test.{number}.x"), f"test.{number}.y": shapes.y}
     whole = digest(tensors, {"tuning": run.tuning.describe(), "levels": list(levels.test)})
     (folder / "parts").mkdir(exist_ok=True)
     return folder / "parts" / f"{run.seed}-{whole[:12]}.jsonl"
@@ -274,11 +230,18 @@ def _numbers(run: Run, levels: Levels, answers: Sequence[Mapping[str, Any]]) -> 
         "spearman_beyond": None,
     }
     if beyond:
-        x = torch.cat([part.x for name, part in levels.test.items() if name != WITHIN])
-        found["sensitivity_beyond"] = sensitivity(run.model, run.adapter, x)
+        found["sensitivity_beyond"] = _sensitivity(
+            run, [part for name, part in levels.test.items() if name != WITHIN]
+        )
         found["auroc"] = auroc(errors(beyond), errors(inside))
         found["spearman_beyond"] = correlation(errors(beyond), mistakes(beyond), "spearman")
     return {k: None if isinstance(v, float) and v != v else v for k, v in found.items()}
+
+
+def _sensitivity(run: Run, parts: Sequence[Shapes]) -> float:
+    """|dF/dy| over all of them, each shape with the same weight."""
+    total = sum(len(part) * sensitivity(run.model, run.adapter, part.x) for part in parts)
+    return total / sum(map(len, parts))
 
 
 def _rows(records: Sequence[Record]) -> list[Row]:
@@ -288,7 +251,7 @@ def _rows(records: Sequence[Record]) -> list[Row]:
 
 def _written(found: Evaluation) -> Evaluation:
     folder, rows = found.folder, _rows(found.records)
-    whole = Evaluation(folder, found.records, rows, found.numbers, found.shapes)
+    whole = Evaluation(found.task, folder, found.records, rows, found.numbers, found.shapes)
     summary = {"numbers": list(found.numbers), "shapes": list(found.shapes)}
     texts = {
         "table.md": f"{markdown_table(whole.table())}\n\n{markdown(rows)}",
@@ -305,7 +268,8 @@ def _written(found: Evaluation) -> Evaluation:
 
 def figures(found: Evaluation) -> dict[str, Any]:
     """The pictures of an evaluation: boxes by level, differences by level, error histograms."""
-    networks = [r for r in found.records if r["method"] not in ("NeuralFoil", "Gaussian process")]
+    task = found.task
+    networks = [r for r in found.records if r["method"] not in task.references]
     largest = max((r["batch_size"] or 0 for r in networks), default=0)
     shown = [r for r in networks if r["batch_size"] in (None, largest)]
     rows = [r for r in found.rows if r["level"] != BEYOND]
@@ -314,8 +278,8 @@ def figures(found: Evaluation) -> dict[str, Any]:
     inside = [line["error"] for line in found.shapes if line["level"] == WITHIN]
     beyond = [line for line in found.shapes if line["level"] != WITHIN]
     made = {
-        "boxes": box_by_level(shown, error="|error| in L/D"),
-        "differences": difference_by_level(beside, error="|error| in L/D"),
+        "boxes": box_by_level(shown, error=f"|error| in {task.quantity}"),
+        "differences": difference_by_level(beside, error=f"|error| in {task.quantity}"),
     }
     if beyond:
         made["errors"] = error_histograms(

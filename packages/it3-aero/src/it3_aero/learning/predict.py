@@ -1,4 +1,4 @@
-"""Answers for airfoils in files: L/D before and after adaptation, and how unusual each shape is."""
+"""Answers for shapes in files: before and after adaptation, and how unusual each shape is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from it3_aero.wings.files import read_airfoil, shown
-from it3_aero.wings.geometry import Airfoil
-from it3_aero.wings.graph import to_graph
-from it3_aero.wings.model import Run
-from it3_aero.wings.shapes import outlines
-from it3_aero.wings.solvers import Solver
+from it3_aero.learning.model import Run
+from it3_aero.learning.task import Ask, Task
+from it3_aero.names import shown
 from it3_core import IT3, IT3Error, Method, Source
 
 __all__ = ["Adapt", "Prediction", "answer", "draw", "method_for", "predict", "verify"]
@@ -30,24 +27,27 @@ class Prediction:
     """What is said about one shape: numbers, or a problem.
 
     Attributes:
-        name: the airfoil's, or the file's where it could not be read.
-        before: L/D as the network says at first.
-        after: L/D after adaptation.
+        task: what kind of shape.
+        name: the shape's, or the file's where it could not be read.
+        before: the answer as the network says at first.
+        after: the answer after adaptation.
         error: idempotence error before adaptation, in standard deviations of the training labels.
         percentile: the share of the training shapes, in percent, whose error is smaller.
         flagged: whether that is more than the RUN's trust allows.
         problem: why there is no answer.
         truth: what a solver says, where it was asked.
         solver: which one.
-        airfoil: the shape, for drawing.
+        shape: what was read, for drawing.
 
     Example:
-        >>> Prediction("wing.dat", problem="wing.dat: no such file").as_json()
+        >>> from it3_aero.wings.task import WINGS
+        >>> Prediction(WINGS, "wing.dat", problem="wing.dat: no such file").as_json()
         {'name': 'wing.dat', 'problem': 'wing.dat: no such file'}
-        >>> print(Prediction("a", 41.26, 42.1, 0.31, 98.7, flagged=True))
+        >>> print(Prediction(WINGS, "a", 41.26, 42.1, 0.31, 98.7, flagged=True))
         a: L/D 41.3 before, 42.1 after; more unusual than 98.7 % of the training shapes (!)
     """
 
+    task: Task
     name: str
     before: float | None = None
     after: float | None = None
@@ -57,7 +57,7 @@ class Prediction:
     problem: str | None = None
     truth: float | None = None
     solver: str | None = None
-    airfoil: Airfoil | None = None
+    shape: Any = None
 
     def as_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -81,44 +81,53 @@ class Prediction:
     def __str__(self) -> str:
         if self.before is None:
             return f"{self.name}: {self.problem}"
+        said = self.task.said
         text = (
-            f"{self.name}: L/D {self.before:.1f} before, {self.after:.1f} after; more unusual "
+            f"{self.name}: {self.task.quantity} {said(self.before)} before, "
+            f"{said(self.after or 0.0)} after; more unusual "
             f"than {self.percentile:.1f} % of the training shapes{' (!)' if self.flagged else ''}"
         )
-        if self.difference is not None:
-            text += f"; {self.solver} says {self.truth:.1f}, we are off by {self.difference:+.1f}"
+        if self.difference is not None and self.truth is not None:
+            off = said(self.difference, sign="+")
+            text += f"; {self.solver} says {said(self.truth)}, we are off by {off}"
         elif self.problem is not None:
             text += f"; not verified: {self.problem}"
         return text
 
 
 def predict(
-    run: Run, files: Sequence[str | os.PathLike[str]], adapt: Adapt = "auto"
+    run: Run,
+    files: Sequence[str | os.PathLike[str]],
+    read: Callable[[Path], Any],
+    adapt: Adapt = "auto",
 ) -> list[Prediction]:
     """An answer for each file, in their order; a file that can't be read gets a problem instead.
 
     Example:
         >>> predict.__module__
-        'it3_aero.wings.predict'
+        'it3_aero.learning.predict'
     """
-    found: list[Airfoil | Prediction] = []
-    for file in files:
+    shapes: dict[int, Any] = {}
+    found: list[Prediction] = []
+    for number, file in enumerate(files):
         try:
-            found.append(read_airfoil(file))
+            shapes[number] = read(Path(file))
+            found.append(Prediction(run.task, ""))
         except IT3Error as problem:
-            found.append(Prediction(shown(Path(file).name), problem=str(problem)))
-    answers = iter(answer(run, [shape for shape in found if isinstance(shape, Airfoil)], adapt))
-    return [next(answers) if isinstance(shape, Airfoil) else shape for shape in found]
+            found.append(Prediction(run.task, shown(Path(file).name), problem=str(problem)))
+    for number, one in zip(shapes, answer(run, list(shapes.values()), adapt), strict=True):
+        found[number] = one
+    return found
 
 
-def answer(run: Run, airfoils: Sequence[Airfoil], adapt: Adapt = "auto") -> list[Prediction]:
-    """The same for airfoils that are already here."""
+def answer(run: Run, shapes: Sequence[Any], adapt: Adapt = "auto") -> list[Prediction]:
+    """The same for shapes that are already here."""
     method = method_for(run, adapt)
     answers: list[Prediction] = []
-    for start in range(0, len(airfoils), BATCH):
-        shapes = airfoils[start : start + BATCH]
-        x = outlines(to_graph(shape, run.nodes) for shape in shapes)
-        got = method(x)
+    task = run.task
+    for start in range(0, len(shapes), BATCH):
+        batch = shapes[start : start + BATCH]
+        got = method(task.inputs([task.graph(shape, run.nodes) for shape in batch]))
         errors = got.error_before
         columns = (
             got.initial.flatten(),
@@ -128,10 +137,10 @@ def answer(run: Run, airfoils: Sequence[Airfoil], adapt: Adapt = "auto") -> list
             run.trust.flag(errors),
         )
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        for shape, (before, after, error, percentile, flagged) in zip(shapes, rows, strict=True):
+        for shape, (before, after, error, percentile, flagged) in zip(batch, rows, strict=True):
             name = shown(shape.name)
             answers.append(
-                Prediction(name, before, after, error, percentile, flagged, airfoil=shape)
+                Prediction(task, name, before, after, error, percentile, flagged, shape=shape)
             )
     return answers
 
@@ -152,21 +161,14 @@ def method_for(run: Run, adapt: Adapt) -> Method:
 
 
 def verify(
-    predictions: Sequence[Prediction],
-    solver: Solver,
-    reynolds: float,
-    alpha: float,
-    done: Callable[[], object] = lambda: None,
+    predictions: Sequence[Prediction], ask: Ask, done: Callable[[], object] = lambda: None
 ) -> None:
     """Asks a solver about every answered shape, and writes down what it says, or why it can't."""
     for prediction in predictions:
-        if prediction.airfoil is not None:
-            prediction.solver = solver.name
-            point = solver.solve(prediction.airfoil, reynolds, alpha)
-            if point.converged:
-                prediction.truth = point.lift_to_drag
-            else:
-                prediction.problem = f"{solver.name} has no answer: {point.reason}"
+        if prediction.shape is not None:
+            prediction.solver, prediction.truth, problem = ask(prediction.shape)
+            if problem is not None:
+                prediction.problem = f"{prediction.solver} has no answer: {problem}"
         done()
 
 
@@ -174,7 +176,7 @@ def draw(predictions: Sequence[Prediction], path: str | os.PathLike[str]) -> Non
     """The answered shapes with their numbers, as a picture: PNG, SVG or PDF by the file's name."""
     from matplotlib.figure import Figure
 
-    shapes = [prediction for prediction in predictions if prediction.airfoil is not None]
+    shapes = [prediction for prediction in predictions if prediction.shape is not None]
     if not shapes:
         raise IT3Error("there is no answered shape to draw")
     columns = min(3, len(shapes))
@@ -183,16 +185,13 @@ def draw(predictions: Sequence[Prediction], path: str | os.PathLike[str]) -> Non
     for index, prediction in enumerate(shapes):
         axes = figure.add_subplot(rows, columns, index + 1)
         colour = "#c2410c" if prediction.flagged else "#0f766e"
-        assert prediction.airfoil is not None
-        points = prediction.airfoil.points
-        axes.fill(points[:, 0], points[:, 1], facecolor=f"{colour}22", edgecolor=colour)
-        axes.set_aspect("equal")
-        axes.margins(0.02, 0.25)
+        prediction.task.sketch(axes, prediction.shape, colour)
         axes.set_axis_off()
-        says = f", {prediction.solver} {prediction.truth:.1f}" if prediction.truth else ""
+        said, quantity = prediction.task.said, prediction.task.quantity
+        says = f", {prediction.solver} {said(prediction.truth)}" if prediction.truth else ""
         axes.set_title(
-            f"{prediction.name[:40]}\nL/D {prediction.before:.1f} → {prediction.after:.1f}{says}; "
-            f"{prediction.percentile:.1f} %",
+            f"{prediction.name[:40]}\n{quantity} {said(prediction.before or 0.0)} → "
+            f"{said(prediction.after or 0.0)}{says}; {prediction.percentile:.1f} %",
             fontsize=9,
             parse_math=False,
         )

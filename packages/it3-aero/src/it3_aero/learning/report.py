@@ -10,18 +10,16 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from it3_aero import __version__
-from it3_aero.wings.evaluate import DPI, WITHIN, Evaluation, Levels
-from it3_aero.wings.model import Run
-from it3_aero.wings.shapes import Shapes
+from it3_aero.learning.evaluate import DPI, Evaluation
+from it3_aero.learning.model import Run
+from it3_aero.learning.shapes import WITHIN, Levels
+from it3_aero.learning.task import Task
 from it3_core import IT3Error
 from it3_core import __version__ as core_version
 from it3_core.report import Page, cards, columns, facts, picture, table, text
 from it3_core.tables import BEYOND, label
 
 __all__ = ["QUADRANTS", "quadrant", "write_report"]
-
-TOLERANCE = 0.1
-"""An answer is right within a tenth of the solver's, or within 2."""
 
 QUADRANTS = {
     (False, True): "trusted and right",
@@ -34,16 +32,17 @@ QUADRANTS = {
 _COLOURS = ("#0f766e", "#5b2a9d", "#b7791f", "#b42318")
 
 
-def quadrant(line: Mapping[str, Any]) -> str:
+def quadrant(task: Task, line: Mapping[str, Any]) -> str:
     """Where a test shape belongs: is it trusted, and is the network right about it?
 
     Example:
-        >>> quadrant({"y": 50.0, "before": 52.0, "flagged": False})
+        >>> from it3_aero.wings.task import WINGS
+        >>> quadrant(WINGS, {"y": 50.0, "before": 52.0, "flagged": False})
         'trusted and right'
-        >>> quadrant({"y": 90.0, "before": 60.0, "flagged": True})
+        >>> quadrant(WINGS, {"y": 90.0, "before": 60.0, "flagged": True})
         'not trusted, and wrong'
     """
-    right = abs(line["before"] - line["y"]) <= max(2.0, TOLERANCE * abs(line["y"]))
+    right = abs(line["before"] - line["y"]) <= max(task.slack, task.tolerance * abs(line["y"]))
     return QUADRANTS[bool(line["flagged"]), right]
 
 
@@ -61,17 +60,21 @@ def write_report(
     """
     if not found.shapes:
         raise IT3Error("the evaluation holds no shape to report on: evaluate again")
-    page = Page("Wings: lift-to-drag with a trust gauge", _subtitle(run))
+    page = Page(run.task.title, _subtitle(run))
     page.section("In short", text(*_verdict(run, found)), cards(_cards(run, found)))
     page.section("Whom to believe", *_trust(levels, found))
     page.section("What adaptation does", *_adaptation(found))
-    page.section("Online, on the stream of growing L/D", *_online(found))
+    page.section(f"Online, on the stream of {_way(run.task)}", *_online(found))
     page.section("Costs", *_costs(found))
     page.section("What tuning chose", *_tuning(run, found))
     page.section("Data", *_data(run, levels))
     page.section("Training", *_training(run, found))
     page.section("How this was made", facts(_made(run, found, command)))
     return page.write(path)
+
+
+def _way(task: Task) -> str:
+    return f"{'growing' if task.beyond == 'upper' else 'falling'} {task.quantity}"
 
 
 def _subtitle(run: Run) -> str:
@@ -94,33 +97,39 @@ def _beyond(found: Evaluation) -> str:
 
 
 def _verdict(run: Run, found: Evaluation) -> list[str]:
+    task = run.task
     source = _row(found, _beyond(found), "source")
     auto = _row(found, _beyond(found), "IT³ auto")
     within = _row(found, WITHIN, "source")
     if source is None or within is None or auto is None or source["error"] is None:
         return [run.tuning.reason]
     said = (
-        f"On shapes like those it was trained on the network is off by {within['error']:.1f} in "
-        f"L/D on average; on shapes beyond, by {source['error']:.1f}."
+        f"On shapes like those it was trained on the network is off by "
+        f"{task.said(within['error'])} in {task.quantity} on average; on shapes beyond, by "
+        f"{task.said(source['error'])}."
     )
     if run.tuning.chosen.method == "Source":
         return [said, run.tuning.reason]
     low, high = auto["low"], auto["high"]
-    interval = "" if low is None or high is None else f" (95 % interval {low:+.2f} to {high:+.2f})"
+    interval = (
+        ""
+        if low is None or high is None
+        else (f" (95 % interval {task.said(low, 1, '+')} to {task.said(high, 1, '+')})")
+    )
     return [
         said,
         f"The adaptation that was chosen on held-out training shapes changes the latter by "
-        f"{auto['difference']:+.2f}{interval}. {run.tuning.reason}",
+        f"{task.said(auto['difference'], 1, '+')}{interval}. {run.tuning.reason}",
     ]
 
 
 def _cards(run: Run, found: Evaluation) -> list[tuple[str, str, str]]:
-    made = []
+    made, task = [], run.task
     for level, what in ((WITHIN, "error on known shapes"), (_beyond(found), "error beyond")):
         source, auto = _row(found, level, "source"), _row(found, level, "IT³ auto")
         if source and auto and source["error"] is not None and auto["error"] is not None:
-            number = f"{source['error']:.1f} → {auto['error']:.1f}"
-            made.append((what, number, "mean |error| in L/D, before → after"))
+            number = f"{task.said(source['error'])} → {task.said(auto['error'])}"
+            made.append((what, number, f"mean |error| in {task.quantity}, before → after"))
     numbers = found.numbers
     aurocs = [line["auroc"] for line in numbers if line["auroc"] is not None]
     if aurocs:
@@ -136,6 +145,7 @@ def _cards(run: Run, found: Evaluation) -> list[tuple[str, str, str]]:
 
 
 def _trust(levels: Levels, found: Evaluation) -> list[str]:
+    task = found.task
     shapes = {
         (level, name): (part, row)
         for level, part in levels.test.items()
@@ -143,7 +153,7 @@ def _trust(levels: Levels, found: Evaluation) -> list[str]:
     }
     groups: dict[str, list[Mapping[str, Any]]] = {name: [] for name in QUADRANTS.values()}
     for line in found.shapes:
-        groups[quadrant(line)].append(line)
+        groups[quadrant(task, line)].append(line)
     total = len(found.shapes)
     parts = []
     for (name, lines), colour in zip(groups.items(), _COLOURS, strict=True):
@@ -153,13 +163,13 @@ def _trust(levels: Levels, found: Evaluation) -> list[str]:
             parts.append(text(f"{title}."))
             continue
         drawn = [(line, *shapes[line["level"], line["name"]]) for line in chosen]
-        parts.append(picture(_draw(drawn, colour, title), title))
+        parts.append(picture(task.gallery(drawn, colour, title), title))
     return [
         text(
             f"A shape is trusted unless its idempotence error |F(x, y₀) − y₀| is so large that at "
             f"most 5 % of the shapes like those trained on reach it; an answer is right within "
-            f"{TOLERANCE:.0%} of the solver's L/D, or within 2. Three of each kind, with their "
-            f"pressure coefficient."
+            f"{task.tolerance:.0%} of the solver's {task.quantity}, or within {task.slack:g}. "
+            f"Three of each kind, with their pressure coefficient."
         ),
         columns(*parts),
         picture(
@@ -175,50 +185,19 @@ def _trust(levels: Levels, found: Evaluation) -> list[str]:
 
 
 def _spread(lines: Sequence[Mapping[str, Any]], number: int) -> list[Mapping[str, Any]]:
-    """A few lines from the lowest L/D to the highest."""
+    """A few lines from the lowest label to the highest."""
     ordered = sorted(lines, key=lambda line: float(line["y"]))
     if len(ordered) <= number:
         return ordered
     return [ordered[round(i * (len(ordered) - 1) / (number - 1))] for i in range(number)]
 
 
-def _draw(
-    drawn: Sequence[tuple[Mapping[str, Any], Shapes, int]], colour: str, title: str
-) -> Figure:
-    figure = Figure(figsize=(5.0, 2.9), layout="constrained")
-    figure.suptitle(title, fontsize=10.5, color=colour, fontweight="bold")
-    grid = figure.add_gridspec(2, 3, height_ratios=[2.2, 1])
-    for place, (line, shapes, row) in enumerate(drawn):
-        x, y = shapes.x[row].T.tolist()
-        above, below = figure.add_subplot(grid[0, place]), figure.add_subplot(grid[1, place])
-        if shapes.cp is not None:
-            half = len(x) // 2
-            cp = shapes.cp[row].tolist()
-            above.plot(x[:half], cp[:half], color=colour, linewidth=1.2)
-            above.plot(x[half:], cp[half:], color=colour, linewidth=1.2, linestyle=(0, (4, 2)))
-            above.invert_yaxis()
-            above.set_xticks([])
-            above.tick_params(labelsize=7)
-            above.spines[["top", "right", "bottom"]].set_visible(False)
-            if place == 0:
-                above.set_ylabel("Cp", fontsize=8)
-        else:
-            above.set_axis_off()
-        above.set_title(
-            f"L/D {line['y']:.1f}, said {line['before']:.1f}\n"
-            f"{line['percentile']:.0f}th percentile",
-            fontsize=8,
-        )
-        below.fill(x, y, facecolor=f"{colour}22", edgecolor=colour, linewidth=1.2)
-        below.set_aspect("equal")
-        below.set_ylim(-0.14, 0.2)
-        below.set_axis_off()
-    return figure
-
-
 def _adaptation(found: Evaluation) -> list[str]:
     parts = [
-        table(found.table(), "Mean absolute error in L/D. “Harm” is the change on known shapes."),
+        table(
+            found.table(),
+            f"Mean absolute error in {found.task.quantity}. “Harm” is the change on known shapes.",
+        ),
         picture(
             _drawn(found, "boxes"),
             "box plots of the error by level",
@@ -245,14 +224,12 @@ def _drawn(found: Evaluation, name: str) -> bytes:
 
 
 def _practitioner(found: Evaluation) -> str:
-    names = [row["method"] for row in found.rows if row["level"] == WITHIN]
-    others = [name for name in ("NeuralFoil", "Gaussian process") if name in names]
+    names = {row["method"] for row in found.rows if row["level"] == WITHIN}
+    others = {name: why for name, why in found.task.references.items() if name in names}
     if not others:
         return ""
     return text(
-        f"{' and '.join(others)}: what a practitioner would ask first. NeuralFoil was trained on "
-        f"XFoil's answers for far more shapes than the network saw; a Gaussian process gets the "
-        f"few numbers that the shapes were made from, which a shape from a file does not have."
+        f"{' and '.join(others)}: what a practitioner would ask first. {' '.join(others.values())}"
     )
 
 
@@ -262,19 +239,23 @@ def _online(found: Evaluation) -> list[str]:
     levels = list(dict.fromkeys(row["level"] for row in kept))
     series = list(dict.fromkeys((row["method"], row["batch_size"]) for row in kept))
     cells = {(row["level"], row["method"], row["batch_size"]): row for row in kept}
-    lines = [["method", *levels]]
+    lines, digits = [["method", *levels]], max(2, found.task.digits + 1)
     for name, size in series:
         errors = [cells.get((level, name, size)) for level in levels]
         lines.append(
             [
                 label(name, size),
-                *("" if r is None or r["error"] is None else f"{r['error']:.2f}" for r in errors),
+                *(
+                    "" if r is None or r["error"] is None else f"{r['error']:.{digits}f}"
+                    for r in errors
+                ),
             ]
         )
     return [
         text(
-            "The same levels as one stream, sorted by L/D: online IT³ keeps what it has learnt "
-            "from batch to batch and follows a moving average of itself; the others start anew."
+            f"The same levels as one stream, of {_way(found.task)}: online IT³ keeps what it has "
+            "learnt from batch to batch and follows a moving average of itself; the others start "
+            "anew."
         ),
         table(lines),
     ]
@@ -293,8 +274,8 @@ def _costs(found: Evaluation) -> list[str]:
         lines.append([name, *("" if cost is None else f"{cost:.1f}" for cost in costs)])
     return [
         text(
-            "CPU time as a multiple of a plain answer to the same batch. The paper has 3 for "
-            "ActMAD and 4 for IT³."
+            "CPU time as a multiple of a plain answer to the same batch. The paper has 3 to 4 for "
+            "ActMAD and 4 to 5 for IT³."
         ),
         table(lines),
     ]
@@ -333,19 +314,20 @@ def _data(run: Run, levels: Levels) -> list[str]:
         label=list(named),
         color=[shades[min(i, len(shades) - 1)] for i in range(len(named))],
     )
-    axes.set_xlabel("L/D")
+    axes.set_xlabel(run.task.quantity)
     axes.set_ylabel("shapes")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
-    return [columns(facts(card), picture(figure, "histogram of L/D"))]
+    return [columns(facts(card), picture(figure, f"histogram of {run.task.quantity}"))]
 
 
 def _flat(card: Mapping[str, Any]) -> dict[str, Any]:
     """What a data card says, without what is drawn beside it."""
     found: dict[str, Any] = {}
     for name, value in card.items():
-        if name in ("settings", "counts", "lift_to_drag") and isinstance(value, Mapping):
-            found |= {str(k).replace("_", " "): v for k, v in value.items() if k != "histogram"}
+        if name in ("settings", "counts", "lift_to_drag", "drag") and isinstance(value, Mapping):
+            inner = {k: v for k, v in value.items() if k != "histogram" and v not in ({}, [], None)}
+            found |= {str(k).replace("_", " "): v for k, v in inner.items()}
         elif value not in ({}, [], None):
             found[str(name).replace("_", " ")] = value
     return {k: v for k, v in found.items() if k not in ("kind", "format")}
@@ -368,7 +350,7 @@ def _training(run: Run, found: Evaluation) -> list[str]:
         "network": run.settings["network"],
         "epochs": f"{len(history['train'])}, best {history['best_epoch']}",
         "seconds": history["seconds"],
-        "held-out error, L/D": run.settings["held_out_error"],
+        f"held-out error, {run.task.quantity}": run.settings["held_out_error"],
         "trust": repr(run.trust),
     }
     for line in found.numbers:
@@ -381,7 +363,7 @@ def _training(run: Run, found: Evaluation) -> list[str]:
 def _made(run: Run, found: Evaluation, command: str) -> dict[str, Any]:
     seeds = sorted({record["seed"] for record in found.records})
     made = {
-        "command": command or "it3-aero wings report",
+        "command": command or f"it3-aero {run.task.name} report",
         "RUN": run.folder,
         "records": found.folder / "records.jsonl",
         "training seeds": ", ".join(map(str, seeds)),

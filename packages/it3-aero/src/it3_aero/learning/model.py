@@ -1,0 +1,349 @@
+"""A RUN: a folder with a trained network and all that was learnt about when to believe it.
+
+`model.safetensors` holds the weights, the adapter, trust, tuning and ActMAD's activations;
+`history.json` how training went; `data_card.json` what it was trained on. `training.safetensors`
+and `tail.safetensors` are where a killed training goes on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from it3_aero import __version__
+from it3_aero.learning.network import build, zigzag
+from it3_aero.learning.shapes import Shapes, named_tensors
+from it3_aero.learning.task import NetworkSettings, Recipe, Task
+from it3_core import (
+    Activations,
+    Conditioned,
+    IT3Error,
+    Method,
+    Regression,
+    Trust,
+    sensitivity,
+    zigzag_loss,
+)
+from it3_core.batching import batches, is_graph
+from it3_core.checkpoint import load, save
+from it3_core.files import make_folder, read_json, write_json
+from it3_core.tensorfile import digest
+from it3_core.training import History, fit
+from it3_core.tuning import Candidate, Tail, Tuning, split_tail, tune
+
+__all__ = ["Run", "Training", "candidates", "load_run", "train", "train_vanilla"]
+
+FORMAT = 1
+"""Of a RUN; another one can't be read."""
+
+HELD_OUT = 0.15
+"""Share of the training shapes that early stopping, trust and tuning look at; 20 at least."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train: a preset, and what differs from it.
+
+    Attributes:
+        preset: `"small"` or `"paper"`.
+        seed: of the first weights, the held-out shapes and the order of the rows.
+        epochs: at most; by default the preset's.
+        network: settings of your own in place of the preset's.
+
+    Example:
+        >>> Training(epochs=3).epochs
+        3
+    """
+
+    preset: str = "small"
+    seed: int = 0
+    epochs: int | None = None
+    network: NetworkSettings | None = None
+
+    def recipe(self, task: Task) -> Recipe:
+        """The preset's, with what differs from it."""
+        found = task.recipe(self.preset)
+        return replace(
+            found, network=self.network or found.network, epochs=self.epochs or found.epochs
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained network and all that goes with it; `train` and `load_run` make one."""
+
+    task: Task
+    folder: Path
+    model: Conditioned
+    adapter: Regression
+    trust: Trust
+    tuning: Tuning
+    activations: Activations
+    settings: dict[str, Any]
+    history: dict[str, Any]
+    card: dict[str, Any]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of a graph that the network was trained on, the largest number of them."""
+        return int(self.settings["nodes"])
+
+    @property
+    def seed(self) -> int:
+        """The training seed."""
+        return int(self.settings["seed"])
+
+    def method(self) -> Method:
+        """What tuning chose, ready to answer."""
+        return self.tuning.build(self.model, self.adapter)
+
+
+def train(
+    task: Task,
+    shapes: Shapes,
+    out: str | Path,
+    training: Training | None = None,
+    *,
+    card: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Run:
+    """Trains a network, learns what is usual and how to adapt, and writes the RUN.
+
+    A training that was killed goes on where it was when it is called again.
+
+    Args:
+        task: what kind of shapes.
+        shapes: the training shapes; a part is held out, see `HELD_OUT`.
+        out: the RUN's folder, made where there is none.
+        training: preset, seed and the like.
+        card: the data card, kept in the RUN.
+        about: what else to remember, such as the data's folder and the split.
+        progress: whether to show bars.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from it3_aero.wings.task import WINGS
+        >>> shapes = Shapes(torch.rand(60, 10, 2), torch.rand(60) * 60, [str(i) for i in range(60)])
+        >>> tiny = Training(epochs=1, network=NetworkSettings(layers=2, channels=4, hidden=4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = train(WINGS, shapes, folder, tiny, progress=False)
+        ...     load_run(WINGS, folder).nodes
+        10
+    """
+    training = training or Training()
+    recipe = training.recipe(task)
+    folder = make_folder(out)
+    known: dict[str, Any] = {
+        "task": task.name,
+        "format": FORMAT,
+        "network": recipe.network.describe(),
+        "preset": training.preset,
+        "seed": training.seed,
+        "epochs": recipe.epochs,
+        "nodes": _nodes(shapes.x),
+        "shapes": digest({**named_tensors(shapes.x), "y": shapes.y}, {})[:16],
+    }
+    finished = _finished(task, folder, known)
+    if finished is not None:
+        return finished
+    held_out, rest = _held_out(shapes, training.seed)
+    adapter = Regression.fit(rest.y)
+    make = partial(_fit, task, adapter, recipe, training.seed, progress=progress)
+    model, history = make(rest, held_out, folder / "training.safetensors")
+    tail = _tail(task, rest, make, recipe, training.seed, folder / "tail.safetensors")
+    trust = Trust.fit(model, adapter, batches(held_out.x, 64))
+    generator = torch.Generator().manual_seed(training.seed)
+    tuning = tune(
+        model,
+        adapter,
+        held_out.x,
+        held_out.y,
+        shifts={name: partial(shift, generator=generator) for name, shift in task.shifts().items()},
+        tail=tail,
+        candidates=candidates(model),
+        batch_size=16,
+        progress=progress,
+    )
+    activations = Activations.collect(model, adapter, batches(rest.x, 64), _watched(model))
+    settings = {
+        **known,
+        "sensitivity": sensitivity(model, adapter, held_out.x),
+        "held_out_error": _error(model, adapter, held_out),
+        "about": dict(about or {}),
+    }
+    save(
+        folder / "model.safetensors",
+        model,
+        adapter=adapter,
+        settings=settings,
+        trust=trust,
+        tuning=tuning,
+        tensors=activations.tensors(),
+        versions={"it3-aero": __version__},
+    )
+    write_json(folder / "history.json", history.describe())
+    write_json(folder / "data_card.json", dict(card or {}))
+    return load_run(task, folder)
+
+
+def train_vanilla(run: Run, shapes: Shapes, *, progress: bool = True) -> Conditioned:
+    """The same network, data, seed and epochs without a signal; kept in the RUN for next time."""
+    network = NetworkSettings.from_description(run.settings["network"])
+    training = Training(run.settings["preset"], run.seed, run.settings["epochs"], network)
+    held_out, rest = _held_out(shapes, training.seed)
+    path = run.folder / "vanilla.safetensors"
+    recipe, blind = training.recipe(run.task), partial(zigzag_loss, given=0.0)
+    model, _ = _fit(
+        *(run.task, run.adapter, recipe, run.seed, rest, held_out, path),
+        loss=blind,
+        progress=progress,
+    )
+    return model
+
+
+def load_run(task: Task, folder: str | Path) -> Run:
+    """Reads a RUN; one that is missing, broken or of another version gets one clear sentence.
+
+    Example:
+        >>> from it3_aero.wings.task import WINGS
+        >>> load_run(WINGS, "/nowhere")
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-aero wings train'
+    """
+    place = Path(folder)
+    if not (place / "model.safetensors").is_file():
+        raise IT3Error(f"{place} is no RUN: make one with 'it3-aero {task.name} train'")
+    found = load(place / "model.safetensors")
+    if found.settings.get("format") != FORMAT or "network" not in found.settings:
+        written = found.versions.get("it3-aero", "something else")
+        raise IT3Error(
+            f"{place} was written by it3-aero {written}, and {__version__} can't read it: train "
+            f"it again"
+        )
+    kind = found.settings.get("task", "wings")  # there were wings only when it was not said
+    if kind != task.name:
+        raise IT3Error(f"{place} is a RUN of it3-aero {kind}, not of {task.name}")
+    adapter = found.adapter
+    if not isinstance(adapter, Regression) or found.trust is None or found.tuning is None:
+        raise IT3Error(f"{place} is no RUN of a graph network: train it again")
+    network = NetworkSettings.from_description(found.settings["network"])
+    return Run(
+        task=task,
+        folder=place,
+        model=found.restore(build(task.trunk, network, adapter)).eval(),
+        adapter=adapter,
+        trust=Trust.from_description(found.trust),
+        tuning=Tuning.from_description(found.tuning),
+        activations=Activations.from_tensors(found.tensors),
+        settings=found.settings,
+        history=read_json(place / "history.json", "train the RUN again"),
+        card=read_json(place / "data_card.json", "train the RUN again"),
+    )
+
+
+def candidates(model: Conditioned) -> list[Candidate]:
+    """What tuning tries, the cheapest first."""
+    found = [Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, 0.5, 1.0, 2.0)]
+    above = {"parameters": "above"} if model.layer == "trunk" else {}
+    for lr in (0.01, 0.05):
+        settings = {"optimizer": "SGD", "power": 2.0, "lr": lr}
+        found.append(Candidate("IT3", {**settings, "steps": 1, **above}))
+        found.append(Candidate("IT3", {**settings, "steps": 3, **above}))
+    found.append(Candidate("IT3", {"lr": 2e-4, **above}))
+    return found
+
+
+def _fit(
+    task: Task,
+    adapter: Regression,
+    recipe: Recipe,
+    seed: int,
+    rest: Shapes,
+    held_out: Shapes,
+    checkpoint: Path,
+    epochs: int | None = None,
+    loss: Callable[..., Tensor] = zigzag,
+    progress: bool = True,
+) -> tuple[Conditioned, History]:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        model = build(task.trunk, recipe.network, adapter)
+    history = fit(
+        model,
+        adapter,
+        (rest.x, rest.y),
+        validation=(held_out.x, held_out.y),
+        epochs=epochs or recipe.epochs,
+        batch_size=recipe.batch_size or (32 if len(rest) < 800 else 64),
+        lr=recipe.lr,
+        schedule="cosine",
+        clip=1.0,
+        loss=loss,
+        checkpoint=checkpoint,
+        seed=seed,
+        progress=progress,
+    )
+    return model, history
+
+
+def _tail(
+    task: Task,
+    rest: Shapes,
+    make: Callable[..., tuple[Conditioned, History]],
+    recipe: Recipe,
+    seed: int,
+    checkpoint: Path,
+) -> Tail:
+    """A network trained half as long without a fifth of the labels, those next to what is beyond.
+
+    It measures with the adapter that tuning measures with.
+    """
+    inside, tail = (rest.take(rows) for rows in split_tail(rest.y, 0.2, task.beyond))
+    held_out, known = _held_out(inside, seed, least=4)
+    model, _ = make(known, held_out, checkpoint, max(1, recipe.epochs // 2))
+    return Tail(model, tail.x, tail.y)
+
+
+@torch.no_grad()
+def _error(model: Conditioned, adapter: Regression, shapes: Shapes) -> float:
+    """The mean error of the first answer."""
+    answers = [model(x, adapter.neutral(x)) for x in batches(shapes.x, 64)]
+    return float(adapter.error(torch.cat(answers), shapes.y).mean())
+
+
+def _finished(task: Task, folder: Path, known: Mapping[str, Any]) -> Run | None:
+    """The RUN in this folder, where it is whole and was made with just these settings."""
+    try:
+        run = load_run(task, folder)
+    except IT3Error:
+        return None
+    return run if known.items() <= {"task": "wings", **run.settings}.items() else None
+
+
+def _held_out(shapes: Shapes, seed: int, least: int = 20) -> tuple[Shapes, Shapes]:
+    size = max(least, round(HELD_OUT * len(shapes)))
+    if len(shapes) - size < 16:
+        raise IT3Error(
+            f"{len(shapes)} training shapes are too few to hold some out of: generate 60 at least"
+        )
+    order = torch.randperm(len(shapes), generator=torch.Generator().manual_seed(seed + 1000))
+    return shapes.take(order[:size].sort().values), shapes.take(order[size:].sort().values)
+
+
+def _watched(model: Conditioned) -> list[str]:
+    """The layers whose activations ActMAD aligns: node features, pooled features, the head's."""
+    named = [name for name, _ in model.named_modules()]
+    taps = [name for name in named if name.startswith("model.trunk.taps.")]
+    return [*taps, "model.trunk", "model.head.1", "model.head.3"]
+
+
+def _nodes(x: Any) -> int:
+    return int(x.ptr.diff().max()) if is_graph(x) else int(x.shape[1])
