@@ -15,9 +15,10 @@ import pytest
 import trimesh
 
 from it3_aero.cars.bodies import make
-from it3_aero.cars.foam import Flow, solve
+from it3_aero.cars.foam import SPEED, Flow, preset, solve
 from it3_aero.cars.foam.install import Install, _understood
 from it3_aero.cars.foam.results import judge
+from it3_aero.cars.foam.steps import Case
 from it3_aero.programs import SolverError, run
 from it3_core import IT3Error
 
@@ -99,10 +100,13 @@ def test_a_case_that_is_done_is_read(
         solve(make("van"), smoke_folder, "smoke")
 
 
-def test_a_mesh_without_the_body_is_noticed(openfoam: Install, tmp_path: Path) -> None:
-    """The mesher ends with 0 whatever happens: what it made is measured."""
-    plate = trimesh.creation.box(bounds=[[0.0, -0.9, 0.5], [4.0, 0.9, 0.51]])
-    flow = solve(plate, tmp_path, "smoke")
+def test_a_leaking_mesh_is_noticed(
+    openfoam: Install, sedan: trimesh.Trimesh, tmp_path: Path
+) -> None:
+    """The mesher ends with 0 on a car without a roof: what it made is measured."""
+    opened = trimesh.Trimesh(sedan.vertices, sedan.faces[sedan.triangles_center[:, 2] < 1.0])
+    case = Case(tmp_path, opened, preset("smoke"), SPEED, 1, True, openfoam)
+    flow = case.run()
     assert flow.problem is not None
     assert flow.problem.startswith("the mesh ")
     assert np.isnan(flow.cd)

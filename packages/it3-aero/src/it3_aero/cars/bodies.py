@@ -139,7 +139,7 @@ def car(
 
     Example:
         >>> from it3_aero.cars.bodies import make
-        >>> make("van").volume > make("sedan").volume
+        >>> bool(make("van").volume > make("sedan").volume)
         True
     """
     x = np.linspace(0.0, length, 56)

@@ -19,7 +19,7 @@ from it3_aero.cars.crossings import crossing_faces
 from it3_aero.cars.loft import Mask
 from it3_aero.cars.reading import found_meshes, read_mesh, shown
 from it3_aero.cars.repair import Part, capped, parts_of, united
-from it3_aero.cars.shape import decimated, enclosed, frontal_area
+from it3_aero.cars.shape import decimated, enclosed, frontal_area, inside
 from it3_aero.cars.verdict import Measures, Options, Verdict
 from it3_core import IT3Error
 
@@ -189,7 +189,7 @@ def _closed(mesh: trimesh.Trimesh, verdict: Verdict, largest_hole: float) -> lis
 def _without(
     sheets: list[trimesh.Trimesh], kept: list[Part], verdict: Verdict, area: float
 ) -> None:
-    """Leave out sheets that are small, or that lie on a part with a body, such as windows."""
+    """Leave out sheets that are small, or lie on or in a body, such as windows and seats."""
     if not sheets or not kept:
         return
     solid = _together([part.mesh for part in kept])
@@ -197,8 +197,8 @@ def _without(
     tree = cKDTree(np.concatenate([points, solid.vertices]))
     reach = 0.01 * float(solid.extents[0])
     for sheet in sheets:
-        inside = trimesh.sample.sample_surface(sheet, 200, seed=0)[0]
-        off = float(np.mean(tree.query(inside)[0] > reach))
+        some = np.asarray(trimesh.sample.sample_surface(sheet, 200, seed=0)[0])
+        off = float(np.mean((tree.query(some)[0] > reach) & ~inside(solid, some)))
         if off > 0.1 and float(sheet.area) > _SCRAP * area:
             raise IT3Error(
                 f"a sheet of {sheet.area:.3g} m² stands off the body and has no thickness, on "

@@ -6,10 +6,10 @@ import numpy as np
 import trimesh
 from scipy.spatial import cKDTree
 
-from it3_aero.cars.loft import Array
+from it3_aero.cars.loft import Array, Mask
 from it3_core import IT3Error
 
-__all__ = ["decimated", "enclosed", "frontal_area", "is_symmetric"]
+__all__ = ["decimated", "enclosed", "frontal_area", "inside", "is_symmetric"]
 
 _ROWS = 400
 _SAMPLES = 100_000
@@ -61,6 +61,25 @@ def _covered(corners: Array, z: float) -> float:
     starts, stops = starts[order], np.maximum.accumulate(stops[order])
     gaps = np.maximum(starts[1:] - stops[:-1], 0.0).sum()
     return float(stops[-1] - starts[0] - gaps)
+
+
+def inside(mesh: trimesh.Trimesh, points: Array) -> Mask:
+    """Which points lie within closed surfaces, by the angle under which they see them.
+
+    Example:
+        >>> inside(trimesh.creation.box(), np.array([[0.1, 0.2, 0.0], [0.9, 0.0, 0.0]])).tolist()
+        [True, False]
+    """
+    corners = np.asarray(mesh.triangles)
+    angles = np.empty(len(points))
+    for number, point in enumerate(points):
+        a, b, c = np.moveaxis(corners - point, 1, 0)
+        x, y, z = (np.linalg.norm(side, axis=1) for side in (a, b, c))
+        volume = np.einsum("ij,ij->i", a, np.cross(b, c))
+        dots = [np.einsum("ij,ij->i", one, two) for one, two in ((a, b), (b, c), (c, a))]
+        below = x * y * z + dots[0] * z + dots[1] * x + dots[2] * y
+        angles[number] = 2 * np.arctan2(volume, below).sum()
+    return np.asarray(angles > 2 * np.pi)
 
 
 def is_symmetric(mesh: trimesh.Trimesh) -> bool:
