@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from it3_vision.__main__ import main
+from it3_vision.roads.demo import run_demo
 from it3_vision.roads.georeference import find_georeference
 from it3_vision.roads.graphs import draw_graph
 from it3_vision.roads.reading import open_roads
@@ -106,12 +107,11 @@ def test_roadtracer_from_its_own_files(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::it3_core.IT3Warning")
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = ["--n", "16", "--tested", "4", "--epochs", "1", "--quiet"]
-    assert main(["roads", "demo", "--out", str(tmp_path / "demo"), *few]) == 0
-    page = (tmp_path / "demo" / "report.html").read_text()
+    made = run_demo(tmp_path / "demo", n=16, tested=4, epochs=1, size=64, progress=False)
+    page = made.report.read_text()
     assert "online IT³" in page
     assert page.count("data:image/png;base64") == 2
-    assert "report:" in capsys.readouterr().out
+    assert "countryside" in capsys.readouterr().out
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,10 +106,11 @@ def test_an_empty_folder_says_what_it_wants(tmp_path: Path, folder: Write) -> No
 
 
 def test_the_resolution_must_be_said(folder: Write) -> None:
+    place = folder(1)
     with pytest.raises(IT3Error, match="--resolution"):
-        open_roads(folder(1))
+        open_roads(place)
     with pytest.raises(IT3Error, match="metres a pixel"):
-        open_roads(folder.__closure__[0].cell_contents / "data", resolution=-1.0)[0]  # type: ignore[index]
+        open_roads(place, resolution=-1.0)[0]
 
 
 def test_several_splits_want_a_name(tmp_path: Path) -> None:
