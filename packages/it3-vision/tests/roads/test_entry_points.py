@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from it3_vision.__main__ import main
+from it3_vision.data import read_image
+from it3_vision.roads.demo import run_demo
 from it3_vision.roads.georeference import find_georeference
 from it3_vision.roads.graphs import draw_graph
 from it3_vision.roads.reading import open_roads
@@ -44,8 +46,8 @@ def test_train_evaluate_predict(
     image = data / "images" / "3.png"
     asked = ["--out", str(mask), "--overlay", str(over), "--adapt", "it3", "--steps", "2"]
     assert main(["roads", "predict", str(out), str(image), *asked, "--resolution", "1"]) == 0
-    assert set(np.unique(np.array(Image.open(mask)))) <= {0, 255}
-    assert Image.open(mask).size == Image.open(over).size == (48, 48)
+    assert set(np.unique(read_image(mask))) <= {0, 255}
+    assert read_image(mask).shape == read_image(over).shape == (48, 48, 3)
     assert "3.png" in capsys.readouterr().out
 
 
@@ -63,10 +65,11 @@ def test_predict_with_a_world_file(
     points = np.array([p for f in found["features"] for p in f["geometry"]["coordinates"]])
     if len(points):
         assert points.min(0) == pytest.approx(points.min(0).clip([1000, 1952], [1048, 2000]))
-    assert Image.open(tmp_path / "m.png").size == (96, 96)
+    assert read_image(tmp_path / "m.png").shape == (96, 96, 3)
     assert "road on 100 % of the image" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:Use .@. matmul:PendingDeprecationWarning")  # rasterio's own
 def test_a_geotiff_says_where_it_lies(tmp_path: Path) -> None:
     rasterio = pytest.importorskip("rasterio")
     from rasterio.transform import from_origin
@@ -106,12 +109,11 @@ def test_roadtracer_from_its_own_files(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::it3_core.IT3Warning")
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = ["--n", "16", "--tested", "4", "--epochs", "1", "--quiet"]
-    assert main(["roads", "demo", "--out", str(tmp_path / "demo"), *few]) == 0
-    page = (tmp_path / "demo" / "report.html").read_text()
+    made = run_demo(tmp_path / "demo", n=16, tested=4, epochs=1, size=64, progress=False)
+    page = made.report.read_text()
     assert "online IT³" in page
     assert page.count("data:image/png;base64") == 2
-    assert "report:" in capsys.readouterr().out
+    assert "countryside" in capsys.readouterr().out
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

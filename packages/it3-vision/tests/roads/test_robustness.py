@@ -12,6 +12,7 @@ from PIL import Image
 
 from it3_core import IT3Error
 from it3_vision.__main__ import main
+from it3_vision.data import read_image
 from it3_vision.roads.evaluate import Views, evaluate_run
 from it3_vision.roads.georeference import find_georeference
 from it3_vision.roads.graphs import read_graph
@@ -42,7 +43,7 @@ def test_a_grey_mask_is_refused(folder: Write) -> None:
 def test_masks_of_zeros_and_ones_are_masks(folder: Write) -> None:
     place = folder(2)
     as_it_was = open_roads(place, resolution=1.0)[0].label
-    mask = np.array(Image.open(place / "masks" / "0.png")) // 255
+    mask = read_image(place / "masks" / "0.png")[..., 0] // 255
     Image.fromarray(mask).save(place / "masks" / "0.png")
     assert np.array_equal(open_roads(place, resolution=1.0)[0].label, as_it_was)
 
@@ -87,7 +88,8 @@ def test_a_tiff_that_is_not_plain_rgb_is_refused(
 
 def test_transparency_is_no_data(folder: Write) -> None:
     place = folder(2, end="tif")
-    image = np.array(Image.open(place / "images" / "0.tif").convert("RGBA"))
+    pixels = read_image(place / "images" / "0.tif")
+    image = np.dstack([pixels, np.full((48, 48), 255, np.uint8)])
     image[:, :24, 3] = 0
     Image.fromarray(image).save(place / "images" / "0.tif")
     scene = open_roads(place, resolution=1.0)[0]
@@ -106,10 +108,11 @@ def test_an_empty_folder_says_what_it_wants(tmp_path: Path, folder: Write) -> No
 
 
 def test_the_resolution_must_be_said(folder: Write) -> None:
+    place = folder(1)
     with pytest.raises(IT3Error, match="--resolution"):
-        open_roads(folder(1))
+        open_roads(place)
     with pytest.raises(IT3Error, match="metres a pixel"):
-        open_roads(folder.__closure__[0].cell_contents / "data", resolution=-1.0)[0]  # type: ignore[index]
+        open_roads(place, resolution=-1.0)[0]
 
 
 def test_several_splits_want_a_name(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from it3_vision.roads.runs import Run, Training, train
 
 __all__ = ["Demo", "run_demo"]
 
-_SIZE = 128
-
 
 @dataclass(frozen=True)
 class Demo:
@@ -34,6 +32,7 @@ def run_demo(
     tested: int = 12,
     seed: int = 0,
     epochs: int = 12,
+    size: int = 128,
     progress: bool = True,
     say: Callable[[str], object] = print,
 ) -> Demo:
@@ -45,23 +44,25 @@ def run_demo(
         tested: scenes to test on.
         seed: of everything.
         epochs: of the training.
+        size: side of a scene in pixels, a multiple of 64.
         progress: whether to show bars.
         say: what to do with a line of text.
     """
     folder = make_folder(out)
     say(f"Drawing {n} towns and training a small recurrent network on them ...")
-    towns = drawn_scenes("urban", n, _SIZE, seed=1000 * seed)
-    training = Training(DRUSettings("tiny", steps=2), size=96, epochs=epochs, lr=5e-3, seed=seed)
-    about = {"data": f"{n} drawn towns of {_SIZE} × {_SIZE} pixels", "seed": seed}
+    towns = drawn_scenes("urban", n, size, seed=1000 * seed)
+    network, crop = DRUSettings("tiny", steps=2), 3 * size // 4
+    training = Training(network, size=crop, epochs=epochs, lr=5e-3, seed=seed)
+    about = {"data": f"{n} drawn towns of {size} × {size} pixels", "seed": seed}
     run = train(towns, folder / "run", training, about=about, progress=progress)
     say(f"Drawing {tested} pieces of countryside, and asking every method about their roads ...")
-    country = views_of(run, drawn_scenes("rural", tested, _SIZE, seed=1000 * seed + 500))
+    country = views_of(run, drawn_scenes("rural", tested, size, seed=1000 * seed + 500))
     found = evaluate_run(
         run,
         country,
         out=folder / "evaluation",
         batch_sizes=(1, 4),
-        tile=80,
+        tile=size // 2 + 16,  # four tiles
         progress=progress,
     )
     command = f"it3-vision roads demo --n {n} --tested {tested} --epochs {epochs} --seed {seed}"
