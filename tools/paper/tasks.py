@@ -6,11 +6,13 @@ A task gets a `Place` and gives an `Outcome`, or raises `NotHereError` with what
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from it3_core.evaluation import Record
+from it3_core.tables import BEYOND
 from paper.outcomes import Outcome, Place, Roles
 
 __all__ = ["TASKS", "NotHereError"]
@@ -54,28 +56,47 @@ def tabular(place: Place) -> Outcome:
 def wings(place: Place) -> Outcome:
     """NACA profiles by XFoil, beyond a lift-to-drag ratio of 60."""
     from it3_aero.wings import WingDataset
-    from it3_aero.wings.evaluate import Levels, evaluate_run
     from it3_aero.wings.generating import generate
-    from it3_aero.wings.model import Training, train
+    from it3_aero.wings.task import WINGS
 
     n = place.of(300, 2000, 2000)
-    card = generate(place.folder / "data", n, seed=0, progress=place.progress)
-    levels = Levels.of(WingDataset(place.folder / "data"))
-    training = Training("paper" if place.preset == "full" else "small",
-                        epochs=place.of(15, None, None))  # fmt: skip
-    run = train(levels.train, place.folder / "run", training, card=card, progress=place.progress)
+    generate(place.folder / "data", n, seed=0, progress=place.progress)
+    dataset = WingDataset(place.folder / "data")
+    return _shapes(place, WINGS, dataset, f"{n} profiles, {dataset.solver}", "MAE of L/D")
+
+
+def cars(place: Place) -> Outcome:
+    """Parametric cars by OpenFOAM, streamlined ones beyond: those that come with the package."""
+    from it3_aero.cars.dataset import SAMPLE, CarDataset
+    from it3_aero.cars.task import CARS
+
+    if not Path(SAMPLE).exists():
+        raise NotHereError("the package holds no solved cars yet")
+    dataset = CarDataset(SAMPLE)
+    return _shapes(place, CARS, dataset, f"{len(dataset)} cars, {dataset.solver}", "MAE of Cd")
+
+
+def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str) -> Outcome:
+    from it3_aero.learning.evaluate import evaluate_run
+    from it3_aero.learning.job import levels_of, threshold_of
+    from it3_aero.learning.model import Training, train
+
+    levels = levels_of(task, dataset, threshold_of(task, dataset))
+    preset = "paper" if place.preset == "full" else "small"
+    training = Training(preset, epochs=place.of(15, None, None))
+    run = train(task, levels.train, place.folder / "run", training, progress=place.progress)
     seeds = place.of(2, 5, 5)
     found = evaluate_run(
         run, levels, seeds=seeds, most=place.of(10, 25, None), progress=place.progress
     )
     return Outcome(
-        "wings",
-        [record for record in found.records if record["level"] != "all beyond"],
+        task.name,
+        [record for record in found.records if record["level"] != BEYOND],
         Roles(it3="IT³ paper"),
         same=False,
-        unit="MAE of L/D",
+        unit=unit,
         trust=found.numbers,
-        about={"data": f"{n} profiles, {card['settings']['solver']}", "training seeds": seeds},
+        about={"data": data, "network": f"{preset} preset", "training seeds": seeds},
     )
 
 
@@ -240,6 +261,7 @@ def roads(place: Place) -> Outcome:
 TASKS: dict[str, Task] = {
     "tabular": tabular,
     "wings": wings,
+    "cars": cars,
     "cifar": cifar,
     "imagenet": imagenet,
     "age": age,
