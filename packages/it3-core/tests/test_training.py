@@ -362,7 +362,7 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("change", CHANGES, ids=["-".join(map(str, c)) or "none" for c in CHANGES])
 def test_a_run_that_ends_at_any_step_goes_on_bit_for_bit(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:

@@ -175,7 +175,7 @@ def train(
         >>> from it3_vision.age.drawing import draw_faces
         >>> tiny = Training(FaceSettings("tiny", size=16), epochs=1, batch_size=16)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = train(draw_faces(120), folder, tiny, tuned={8: 8}, progress=False)
+        ...     run = train(draw_faces(200), folder, tiny, tuned={8: 8}, progress=False)
         ...     load_run(folder).interval.name
         '20–60'
     """
