@@ -125,8 +125,9 @@ class Work:
     """Makes a sample from its number: draws or reads it, solves it, and says so as a record.
 
     Example:
-        >>> Work("/tmp/cases", 0, "smoke", 1000, 40.0, 1).settings()["seed"]  # doctest: +SKIP
-        0
+        >>> work = Work("cases", 0, "smoke", nodes=1000, speed=40.0, ranks=1)
+        >>> work.preset  # work(7) would solve car 7 in the folder cases/000007
+        'smoke'
     """
 
     cases: str

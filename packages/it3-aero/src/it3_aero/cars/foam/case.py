@@ -70,8 +70,12 @@ def rehearse() -> tuple[str, float]:
     """OpenFOAM's version, and how long it takes to make an empty domain; `SolverError` if it can't.
 
     Example:
-        >>> rehearse()[0]  # doctest: +SKIP
-        '1912'
+        >>> from unittest.mock import patch
+        >>> with patch.dict("os.environ", PATH="/nowhere"):
+        ...     rehearse()
+        Traceback (most recent call last):
+        ...
+        it3_aero.programs.SolverError: there is no program simpleFoam: run apt-get install ...
     """
     install = find()
     for name in _PROGRAMS:

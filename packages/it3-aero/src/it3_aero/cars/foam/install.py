@@ -32,8 +32,10 @@ class Install:
         environment: that its programs need.
 
     Example:
-        >>> find().program("simpleFoam")  # doctest: +SKIP
-        '/usr/bin/simpleFoam'
+        >>> Install("1912", {}).program("no-such-foam")
+        Traceback (most recent call last):
+        ...
+        it3_aero.programs.SolverError: there is no program no-such-foam: run apt-get install ...
     """
 
     def __init__(self, version: str, environment: dict[str, str]) -> None:
@@ -49,8 +51,12 @@ def find() -> Install:
     """OpenFOAM, or a `SolverError` that says how to get it.
 
     Example:
-        >>> find().version  # doctest: +SKIP
-        '1912'
+        >>> from unittest.mock import patch
+        >>> with patch.dict("os.environ", PATH="/nowhere"):
+        ...     find()
+        Traceback (most recent call last):
+        ...
+        it3_aero.programs.SolverError: there is no program simpleFoam: run apt-get install ...
     """
     environment = _environment()
     return Install(_version(_program("simpleFoam"), tuple(environment.items())), environment)
