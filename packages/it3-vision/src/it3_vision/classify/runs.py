@@ -29,6 +29,7 @@ from it3_core import (
 from it3_core.batching import batches
 from it3_core.files import make_folder
 from it3_core.losses import SecondSignal
+from it3_core.norms import has_batch_norm
 from it3_vision.augmentation import Feed, augmentation
 from it3_vision.classify.choosing import choose, wrong_share
 from it3_vision.data import BadImage, ImageSet
@@ -168,6 +169,8 @@ def train(
     loss = partial(zigzag_loss, second=training.second, together=True)
     if training.rotation:
         loss = partial(joint_loss, base=loss, weight=0.5)
+    some = Feed(rest.sample(min(2000, len(rest)), training.seed), prepare)
+    seen = some.collate(list(range(len(some))))[0]
     history = fit_network(
         model,
         adapter,
@@ -177,12 +180,13 @@ def train(
         loss,
         folder / "training.safetensors",
         device=where,
+        # Training's moving averages have a share of turned images, which TTT's head looks at.
+        usual=seen[:1000] if has_batch_norm(model) else None,
         workers=workers,
         progress=progress,
     )
     usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
-    seen = Feed(rest.sample(min(2000, len(rest)), training.seed), prepare)
-    inputs = list(batches(seen.collate(list(range(len(seen))))[0], 64))
+    inputs = list(batches(seen, 64))
     tunings = choose(
         model, adapter, prepare, held_out, training.seed, sizes=tuned, progress=progress
     )
