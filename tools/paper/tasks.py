@@ -194,11 +194,11 @@ def age(place: Place) -> Outcome:
     trust: list[dict[str, Any]] = []
     seeds = place.of(1, 1, 5)
     for seed in range(seeds):
-        epochs = {"epochs": 5} if drawn else {}
+        fewer: dict[str, Any] = {"epochs": 5} if drawn else {}
         run = train(
             faces,
             place.folder / f"run-{seed}",
-            Training(FaceSettings(preset), seed=seed, **epochs),
+            Training(FaceSettings(preset), seed=seed, **fewer),
             about={"data": data},
             vanilla=True,
             tuned={4: 48, 16: 96} if drawn else None,
@@ -241,11 +241,12 @@ def roads(place: Place) -> Outcome:
     run = train(
         known, place.folder / "run-0", settings, about={"data": data}, progress=place.progress
     )
+    small: dict[str, Any] = {"tile": 80} if drawn else {}
     found = evaluate_run(
         run,
         views_of(run, beyond, most=place.of(None, 12, None)),
         batch_sizes=place.of((1, 4), (1, 4, 8), (1, 4, 8)),
-        **({"tile": 80} if drawn else {}),
+        **small,
         progress=place.progress,
     )
     return Outcome(
