@@ -7,6 +7,8 @@ import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -53,7 +55,7 @@ def paper(
         print(f"{name} ...", file=sys.stderr, flush=True)
         place = Place(cast(Preset, preset), data, make_folder(folder / name), not quiet)
         try:
-            outcomes.append(TASKS[name](place))
+            outcomes.append(_alone(name, place))
         except NotHereError as problem:
             missing[name] = str(problem)
     about = {
@@ -65,6 +67,17 @@ def paper(
     }
     page, results = write(folder, outcomes, missing, about)
     print(f"{results}\n{page}")
+
+
+def _alone(name: str, place: Place) -> Outcome:
+    """A task in a process of its own: what it loads and leaves behind is no other's."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        try:
+            return pool.submit(TASKS[name], place).result()
+        except BrokenExecutor:
+            raise NotHereError(
+                "its process ended unexpectedly; run the same command again, which goes on there"
+            ) from None
 
 
 def _commit() -> str:
