@@ -191,7 +191,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder for all of it.")] = Path("it3-roads-demo"),
     n: Annotated[int, typer.Option(min=16, help="Scenes to train on.")] = 60,
     tested: Annotated[int, typer.Option(min=4, help="Scenes to test on.")] = 12,
-    epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 12,
+    epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 40,
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
     quiet: Quiet = False,
 ) -> None:

@@ -31,7 +31,7 @@ def run_demo(
     n: int = 60,
     tested: int = 12,
     seed: int = 0,
-    epochs: int = 12,
+    epochs: int = 40,
     size: int = 128,
     progress: bool = True,
     say: Callable[[str], object] = print,
