@@ -101,7 +101,7 @@ def dictionaries(
         "area": f"{area / (2 if domain.half else 1):.8g}",
         "viscosity": f"{VISCOSITY:g}",
         "k": f"{energy:.8g}",
-        "omega": f"{energy / (_RATIO * VISCOSITY):.8g}",
+        "epsilon": f"{0.09 * energy**2 / (_RATIO * VISCOSITY):.8g}",  # 0.09 is k-epsilon's C_mu
     }
     files = {path: _file("dictionary", path, text, values) for path, text in SYSTEM.items()}
     for path, (kind, text) in FIELDS.items():

@@ -174,7 +174,7 @@ divSchemes
     default none;
     div(phi,U) bounded Gauss linearUpwind grad(U);
     div(phi,k) bounded Gauss upwind;
-    div(phi,omega) bounded Gauss upwind;
+    div(phi,epsilon) bounded Gauss upwind;
     div((nuEff*dev2(T(grad(U))))) Gauss linear;
 }
 laplacianSchemes { default Gauss linear limited 0.5; }
@@ -189,10 +189,10 @@ solvers
     p { solver GAMG; smoother GaussSeidel; tolerance 1e-7; relTol 0.05; }
     U { solver smoothSolver; smoother GaussSeidel; tolerance 1e-8; relTol 0.1; nSweeps 1; }
     k { solver smoothSolver; smoother GaussSeidel; tolerance 1e-8; relTol 0.1; nSweeps 1; }
-    omega { solver smoothSolver; smoother GaussSeidel; tolerance 1e-8; relTol 0.1; nSweeps 1; }
+    epsilon { solver smoothSolver; smoother GaussSeidel; tolerance 1e-8; relTol 0.1; nSweeps 1; }
 }
 SIMPLE { nNonOrthogonalCorrectors 0; consistent yes; pRefCell 0; pRefValue 0; }
-relaxationFactors { equations { U 0.9; k 0.7; omega 0.7; } }
+relaxationFactors { equations { U 0.9; k 0.7; epsilon 0.7; } }
 cache { grad(U); }
 """
 
@@ -209,7 +209,7 @@ nu $viscosity;
 
 TURBULENCE = """\
 simulationType RAS;
-RAS { RASModel kOmegaSST; turbulence on; printCoeffs off; }
+RAS { RASModel realizableKE; turbulence on; printCoeffs off; }
 """
 
 SYSTEM = {
@@ -271,16 +271,16 @@ boundaryField
     + "\n}\n"
 )
 
-OMEGA = (
+DISSIPATION = (
     """\
-dimensions [0 0 -1 0 0 0 0];
-internalField uniform $omega;
+dimensions [0 2 -3 0 0 0 0];
+internalField uniform $epsilon;
 boundaryField
 {
-    inlet { type fixedValue; value uniform $omega; }
-    outlet { type inletOutlet; inletValue uniform $omega; value uniform $omega; }
-    ground { type omegaWallFunction; value uniform $omega; }
-    car { type omegaWallFunction; value uniform $omega; }
+    inlet { type fixedValue; value uniform $epsilon; }
+    outlet { type inletOutlet; inletValue uniform $epsilon; value uniform $epsilon; }
+    ground { type epsilonWallFunction; value uniform $epsilon; }
+    car { type epsilonWallFunction; value uniform $epsilon; }
     """
     + _SIDES
     + "\n}\n"
@@ -293,7 +293,7 @@ boundaryField
 {
     "(inlet|outlet|sky|left)" { type calculated; value uniform 0; }
     right { type $right_nut; value uniform 0; }
-    "(ground|car)" { type nutUSpaldingWallFunction; value uniform 0; }
+    "(ground|car)" { type nutkWallFunction; value uniform 0; }
 }
 """
 
@@ -301,6 +301,6 @@ FIELDS = {
     "0/U": ("volVectorField", VELOCITY),
     "0/p": ("volScalarField", PRESSURE),
     "0/k": ("volScalarField", ENERGY),
-    "0/omega": ("volScalarField", OMEGA),
+    "0/epsilon": ("volScalarField", DISSIPATION),
     "0/nut": ("volScalarField", EDDY),
 }
