@@ -104,7 +104,7 @@ def check(
     """Say of each mesh whether it can be solved, what was mended for that, or why it can't be.
 
     With --out, a picture of each shows what would be solved, nose to the left, new faces in orange.
-    Exits with 1 if one is rejected.
+    Exits with 2 if one is turned away; the others are judged all the same.
     """
     from it3_aero.cars.intake import Options, found_meshes
     from it3_aero.cars.intake import check as judge
@@ -121,7 +121,7 @@ def check(
                 typer.echo(f"  picture: {write_picture(verdict, out)}")
     typer.echo(f"{sum(accepted)} of {len(accepted)} accepted")
     if not all(accepted):
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 @app.command()
