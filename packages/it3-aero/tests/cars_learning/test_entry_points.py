@@ -14,8 +14,8 @@ from it3_aero.cars.bodies import make
 from it3_aero.cars.demo import fresh_cars
 from it3_aero.cars.model import load_run
 from it3_aero.learning.evaluate import Evaluation
-from it3_aero.learning.model import Run
 from it3_aero.learning.report import write_report
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import Levels
 
 

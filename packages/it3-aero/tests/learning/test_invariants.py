@@ -11,8 +11,9 @@ import torch
 from it3_aero.learning import NetworkSettings
 from it3_aero.learning import model as model_module
 from it3_aero.learning.evaluate import Evaluation
-from it3_aero.learning.model import Run, Training, train_vanilla
+from it3_aero.learning.model import Training, train_vanilla
 from it3_aero.learning.predict import Adapt, answer
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import Levels, Shapes
 from it3_aero.wings import naca
 from it3_aero.wings.baselines import gaussian_process

@@ -8,8 +8,9 @@ from pathlib import Path
 from it3_aero.cars.dataset import SAMPLE, CarDataset
 from it3_aero.cars.task import CARS, Car
 from it3_aero.learning.job import Demo, train_and_report
-from it3_aero.learning.model import Run, Training
+from it3_aero.learning.model import Training
 from it3_aero.learning.predict import Prediction, answer, verify
+from it3_aero.learning.runs import Run
 
 __all__ = ["fresh_cars", "run_demo"]
 

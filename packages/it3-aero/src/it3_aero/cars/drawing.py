@@ -1,18 +1,25 @@
-"""Cars as pictures for the report: in threes, coloured by pressure, as in the paper's figure."""
+"""Cars as pictures: in threes, coloured by pressure, for the report; alone, for predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from it3_aero.cars.render import paint
+from it3_aero.cars.task import Car
 from it3_aero.learning.shapes import Shapes
 
-__all__ = ["gallery"]
+__all__ = ["gallery", "sketch"]
 
 _LIMITS = (-1.0, 1.0)  # of the pressure coefficient: 1 where the flow is stopped
+
+
+def sketch(axes: Axes, car: Car, colour: str) -> None:
+    """A car in grey, from the front; only outlines have a colour."""
+    paint(axes, car.mesh.vertices, car.mesh.faces)
 
 
 def gallery(
