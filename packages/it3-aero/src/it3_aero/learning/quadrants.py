@@ -10,7 +10,7 @@ from it3_aero.learning.shapes import WITHIN, Levels
 from it3_aero.learning.task import Task
 from it3_core.report import columns, picture, text
 
-__all__ = ["QUADRANTS", "quadrant", "trust_section"]
+__all__ = ["QUADRANTS", "is_right", "quadrant", "trust_section"]
 
 QUADRANTS = {
     (False, True): "trusted and right",
@@ -33,8 +33,19 @@ def quadrant(task: Task, line: Mapping[str, Any]) -> str:
         >>> quadrant(WINGS, {"y": 90.0, "before": 60.0, "flagged": True})
         'not trusted, and wrong'
     """
-    right = abs(line["before"] - line["y"]) <= max(task.slack, task.tolerance * abs(line["y"]))
-    return QUADRANTS[bool(line["flagged"]), right]
+    return QUADRANTS[bool(line["flagged"]), is_right(task, line)]
+
+
+def is_right(task: Task, line: Mapping[str, Any]) -> bool:
+    """Whether the network's first answer is near enough to the solver's.
+
+    Example:
+        >>> from it3_aero.wings.task import WINGS
+        >>> is_right(WINGS, {"y": 50.0, "before": 52.0})
+        True
+    """
+    allowed = max(task.slack, task.tolerance * abs(line["y"]))
+    return bool(abs(line["before"] - line["y"]) <= allowed)
 
 
 def trust_section(levels: Levels, found: Evaluation) -> list[str]:
@@ -48,24 +59,23 @@ def trust_section(levels: Levels, found: Evaluation) -> list[str]:
     groups: dict[str, list[Mapping[str, Any]]] = {name: [] for name in QUADRANTS.values()}
     for line in found.shapes:
         groups[quadrant(task, line)].append(line)
-    total = len(found.shapes)
-    parts = []
-    for (name, lines), colour in zip(groups.items(), _COLOURS, strict=True):
-        title = f"{name}: {len(lines)} of {total}"
+    counts = [f"{name}: {len(lines)} of {len(found.shapes)}" for name, lines in groups.items()]
+    pictures = []
+    for lines, title, colour in zip(groups.values(), counts, _COLOURS, strict=True):
         chosen = [line for line in _spread(lines, 3) if (line["level"], line["name"]) in shapes]
-        if not chosen:
-            parts.append(text(f"{title}."))
-            continue
-        drawn = [(line, *shapes[line["level"], line["name"]]) for line in chosen]
-        parts.append(picture(task.gallery(drawn, colour, title), title))
+        if chosen:
+            drawn = [(line, *shapes[line["level"], line["name"]]) for line in chosen]
+            pictures.append(picture(task.gallery(drawn, colour, title), title))
     return [
         text(
             f"A shape is trusted unless its idempotence error |F(x, y₀) − y₀| is so large that at "
             f"most 5 % of the shapes like those trained on reach it; an answer is right within "
             f"{task.tolerance:.0%} of the solver's {task.quantity}, or within {task.slack:g}. "
-            f"Three of each kind, with their pressure coefficient."
+            f"Three of each kind, with their pressure coefficient, and the percentile of their "
+            f"idempotence error among held-out training shapes."
         ),
-        columns(*parts),
+        text(f"{'; '.join(counts)}."),
+        columns(*pictures),
         picture(
             found.picture("errors"),
             "histograms of idempotence errors",

@@ -9,7 +9,7 @@ from typing import Any
 
 from it3_aero.learning.evaluate import DPI, Evaluation
 from it3_aero.learning.origins import data_section, made_section, training_section
-from it3_aero.learning.quadrants import trust_section
+from it3_aero.learning.quadrants import is_right, trust_section
 from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import WITHIN, Levels
 from it3_aero.learning.task import Task
@@ -80,7 +80,7 @@ def _verdict(run: Run, found: Evaluation) -> list[str]:
     said = (
         f"On shapes like those it was trained on the network is off by "
         f"{task.said(within['error'])} in {task.quantity} on average; on shapes beyond, by "
-        f"{task.said(source['error'])}."
+        f"{task.said(source['error'])}.{_too_few_right(task, found)}"
     )
     if run.tuning.chosen.method == "Source":
         return [said, run.tuning.reason]
@@ -95,6 +95,18 @@ def _verdict(run: Run, found: Evaluation) -> list[str]:
         f"The adaptation that was chosen on held-out training shapes changes the latter by "
         f"{task.said(auto['difference'], 1, '+')}{interval}. {run.tuning.reason}",
     ]
+
+
+def _too_few_right(task: Task, found: Evaluation) -> str:
+    """A warning where the network can't even be believed about what it was trained for."""
+    known = [line for line in found.shapes if line["level"] == WITHIN]
+    right = sum(is_right(task, line) for line in known)
+    if not known or right >= len(known) / 2:
+        return ""
+    return (
+        f" Only {right} of {len(known)} of the former are right, within {task.tolerance:.0%} or "
+        f"{task.slack:g}: before anything else, it needs more {task.thing}s to train on."
+    )
 
 
 def _cards(run: Run, found: Evaluation) -> list[tuple[str, str, str]]:
