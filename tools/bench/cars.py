@@ -55,10 +55,8 @@ def main() -> None:
     rounds = [measured(body, options.preset) for _ in range(options.rounds)]
     flows = [flow for one in rounds for flow in one.flows]
     first = flows[0]
-    print(
-        f"{options.family} at {options.preset}, {first.solver}, on {cores()} cores, load {load:.1f}:"
-    )
-    print(f"{first.cells:,} cells, {first.iterations} iterations\n")
+    print(f"{options.family} at {options.preset}: {first.cells:,} cells, {first.solver}")
+    print(f"{cores()} cores, load {load:.1f} before it began\n")
     print("| of a case | median | from | to |")
     print("| --- | ---: | ---: | ---: |")
     row("CPU s", [flow.cpu_seconds for flow in flows])
