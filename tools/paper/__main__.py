@@ -15,6 +15,7 @@ from typing import Annotated, cast
 import typer
 
 from it3_core import IT3Error
+from it3_core.commands import exit_code
 from it3_core.files import make_folder
 from paper.outcomes import Outcome, Place, Preset
 from paper.page import write
@@ -92,14 +93,7 @@ def _commit() -> str:
 
 def main() -> int:
     """Run the command line; what the user can mend ends with 2."""
-    try:
-        app()
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except IT3Error as problem:
-        print(f"paper: {problem}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(app, "paper")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import typer
 from it3_aero import __version__
 from it3_aero.cars.cli import app as cars
 from it3_aero.wings.cli import app as wings
-from it3_core import IT3Error
+from it3_core.commands import exit_code, saying
 
 __all__ = ["app", "main"]
 
@@ -24,12 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(wings, name="wings")
 app.add_typer(cars, name="cars")
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"it3-aero {__version__}")
-        raise typer.Exit
+_version = saying(f"it3-aero {__version__}")
 
 
 @app.callback()
@@ -58,14 +53,7 @@ def doctor() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for what the user can mend."""
-    try:
-        app(args=None if argv is None else list(argv), prog_name="it3-aero")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except IT3Error as problem:
-        print(f"it3-aero: {problem}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(app, "it3-aero", argv)
 
 
 if __name__ == "__main__":

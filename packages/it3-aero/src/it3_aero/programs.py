@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from it3_core import IT3Error
 __all__ = ["Ended", "SolverError", "ends", "interruptible", "limit", "meaning", "run"]
 
 _LARGEST_FILE = 50_000_000  # bytes that a program may write into one, as into its log
+_DYING = 2.0  # seconds that a killed program may take to be gone
 _LOOK = 0.5  # seconds between two looks at a running program
 
 # Dies with its parent (PR_SET_PDEATHSIG), then becomes the program.
@@ -113,10 +115,11 @@ def run(
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # what it left behind
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         if used is None:
             process.wait()
+        _end(process.pid)  # what it left behind
     told = reason or meaning(process.returncode, cpu_limit)
     return Ended(told, used.ru_utime + used.ru_stime, peak)
 
@@ -154,6 +157,15 @@ def _watched(
         if quiet >= silence:
             return f"it said nothing for {silence:g} s", peak
     return None, peak
+
+
+def _end(group: int) -> None:
+    """Kill what is left of a group, and wait for it: until it is gone, it may write into files."""
+    limit = time.monotonic() + _DYING
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < limit:
+            os.killpg(group, signal.SIGKILL)
+            time.sleep(0.002)
 
 
 def _peak(pid: int) -> float:

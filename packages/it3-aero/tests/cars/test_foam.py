@@ -15,7 +15,7 @@ import pytest
 import trimesh
 
 from it3_aero.cars.bodies import make
-from it3_aero.cars.foam import SPEED, Flow, preset, solve
+from it3_aero.cars.foam import SPEED, Flow, Preset, preset, solve
 from it3_aero.cars.foam.install import Install, _understood
 from it3_aero.cars.foam.results import judge
 from it3_aero.cars.foam.steps import Case
@@ -120,6 +120,26 @@ def test_a_leaking_mesh_is_noticed(
     assert np.isnan(flow.cd)
     state = json.loads((tmp_path / "case.json").read_text())
     assert "cd" not in state
+
+
+def test_a_lopsided_car_is_solved_as_a_whole_and_on_two_ranks(
+    openfoam: Install, sedan: trimesh.Trimesh, tmp_path: Path
+) -> None:
+    side = float(sedan.bounds[1][1])
+    fin = trimesh.creation.box(bounds=[[1.6, side - 0.3, 0.45], [2.6, side + 0.25, 0.9]])
+    body = trimesh.boolean.union([sedan, fin], engine="manifold")
+    tiny = Preset("tiny", (2, 3), 3, (1, 1, 2), 0, 20_000, 500, 0.3, 100)
+    flow = solve(body, tmp_path, tiny, ranks=2)
+    assert flow.problem is None
+    assert not flow.half
+    assert 0.2 < flow.cd < 0.6
+    assert flow.points[:, 1].min() < -0.9 * side
+    assert flow.points[:, 1].max() > side + 0.2
+    # The wind meets the fin, and has nothing to meet on the other side.
+    met, free = flow.pressure_on(np.array([[1.6, side + 0.1, 0.7], [1.6, -side - 0.1, 0.7]]))
+    assert met > free + 0.2
+    assert (tmp_path / "logs" / "decomposePar.gz").exists()
+    assert not list(tmp_path.glob("processor*"))
 
 
 def test_an_open_mesh_is_refused(sedan: trimesh.Trimesh, tmp_path: Path) -> None:

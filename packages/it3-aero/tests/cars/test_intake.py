@@ -195,9 +195,9 @@ def test_files_that_are_no_mesh(
         assert verdict.problem is not None, name
         assert reason in verdict.problem, verdict
         assert "\n" not in verdict.problem
-    assert main(["cars", "check", str(tmp_path / "zipped.obj")]) == 1
+    assert main(["cars", "check", str(tmp_path / "zipped.obj")]) == 2
     assert "rejected: this is a zip file" in capsys.readouterr().out
-    assert main(["cars", "check", str(tmp_path / "nan.obj"), "--up", "w"]) == 1
+    assert main(["cars", "check", str(tmp_path / "nan.obj"), "--up", "w"]) == 2
 
 
 def test_materials_are_not_opened(tmp_path: Path, sedan: trimesh.Trimesh) -> None:

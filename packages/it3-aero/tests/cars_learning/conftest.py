@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from it3_aero.cars.bodies import ahmed
 from it3_aero.cars.dataset import CarDataset
@@ -19,19 +17,12 @@ from it3_aero.cars.task import CARS
 from it3_aero.learning import NetworkSettings
 from it3_aero.learning.evaluate import Evaluation, evaluate_run
 from it3_aero.learning.job import about, levels_of, threshold_of
-from it3_aero.learning.model import Run, Training
+from it3_aero.learning.model import Training
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import Levels
 
 TINY = NetworkSettings(layers=5, channels=6, kernels=2, hidden=12, stride=1)
 SETTINGS = {"kind": "cars", "format": 1, "seed": 0, "solver": "made up", "preset": "smoke"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def sample(number: int) -> dict[str, object]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from it3_aero.__main__ import main
 from it3_aero.cars.bodies import make
-from it3_aero.cars.demo import fresh_cars
+from it3_aero.cars.demo import _epochs, fresh_cars
 from it3_aero.cars.model import load_run
 from it3_aero.learning.evaluate import Evaluation
-from it3_aero.learning.model import Run
 from it3_aero.learning.report import write_report
-from it3_aero.learning.shapes import Levels
+from it3_aero.learning.runs import Run
+from it3_aero.learning.shapes import WITHIN, Levels
 
 
 def test_pack_train_evaluate_and_report(
@@ -72,6 +73,24 @@ def test_report_has_cars_with_pressure(
     page = path.read_text(encoding="utf-8")
     assert "Cars: drag with a trust gauge" in page
     assert page.count("data:image/png;base64,") >= 6
+
+
+def test_report_says_when_a_network_is_mostly_wrong(
+    run: Run, levels: Levels, evaluation: Evaluation, tmp_path: Path
+) -> None:
+    known = [line for line in evaluation.shapes if line["level"] == WITHIN]
+    warning = f"Only 0 of {len(known)} of the former are right"
+    for off, warned in ((0.5, True), (0.0, False)):
+        shapes = [{**line, "before": line["y"] + off} for line in evaluation.shapes]
+        found = replace(evaluation, shapes=shapes)
+        page = write_report(run, levels.drawn(8), found, tmp_path / "page.html")
+        assert (warning in page.read_text(encoding="utf-8")) == warned
+
+
+def test_the_demo_stays_short() -> None:
+    assert _epochs(76, most=60) == 60
+    assert 128 * _epochs(128, most=60) <= 76 * 61
+    assert _epochs(100_000, most=60) == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from it3_aero.cars.network import MeshTrunk
 from it3_aero.cars.task import CARS, PRESETS
 from it3_aero.gmm import MeshGMM, Neighbours, gaussian_weights, mesh_weights
 from it3_aero.learning import NetworkSettings
-from it3_aero.learning.report import quadrant
+from it3_aero.learning.quadrants import quadrant
 from it3_aero.learning.shapes import Levels
 
 

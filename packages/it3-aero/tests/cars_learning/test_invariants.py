@@ -15,7 +15,7 @@ from it3_aero.cars.network import build
 from it3_aero.cars.packed import pack
 from it3_aero.learning import NetworkSettings
 from it3_aero.learning.evaluate import Evaluation
-from it3_aero.learning.model import Run
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import Levels
 from it3_core import IT3, Regression, Source
 from it3_core.batching import take

@@ -15,8 +15,8 @@ from it3_aero.cars.graph import to_graph
 from it3_aero.cars.model import load_run
 from it3_aero.cars.packed import pack
 from it3_aero.gmm import Neighbours
-from it3_aero.learning.model import Run
-from it3_aero.learning.model import load_run as load_any
+from it3_aero.learning.runs import Run
+from it3_aero.learning.runs import load_run as load_any
 from it3_aero.wings.task import WINGS
 from it3_core import IT3Error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +12,14 @@ import torch
 
 from it3_aero.learning import NetworkSettings
 from it3_aero.learning.evaluate import Evaluation, evaluate_run
-from it3_aero.learning.model import Run, Training
+from it3_aero.learning.model import Training
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import WITHIN, Levels, Shapes
 from it3_aero.wings import naca4, to_graph
 from it3_aero.wings.model import train
 from it3_aero.wings.shapes import outlines
 
 TINY = NetworkSettings(layers=5, channels=6, kernels=2, hidden=12, stride=2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

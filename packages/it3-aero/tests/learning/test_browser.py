@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from it3_aero.learning.evaluate import Evaluation
-from it3_aero.learning.model import Run
 from it3_aero.learning.report import write_report
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import Levels
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -10,7 +10,7 @@ from torch_geometric.nn import GMMConv, global_mean_pool
 
 from it3_aero.gmm import RingGMM, gaussian_weights, ring_pseudo
 from it3_aero.learning import NetworkSettings
-from it3_aero.learning.report import quadrant
+from it3_aero.learning.quadrants import quadrant
 from it3_aero.wings import naca, to_graph
 from it3_aero.wings.network import OutlineTrunk
 from it3_aero.wings.shapes import outlines

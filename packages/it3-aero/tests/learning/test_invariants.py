@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
+from it3_aero.cars.task import CARS
 from it3_aero.learning import NetworkSettings
 from it3_aero.learning import model as model_module
 from it3_aero.learning.evaluate import Evaluation
-from it3_aero.learning.model import Run, Training, train_vanilla
+from it3_aero.learning.model import Training, train_vanilla
 from it3_aero.learning.predict import Adapt, answer
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import Levels, Shapes
+from it3_aero.learning.task import Later, Task
 from it3_aero.wings import naca
 from it3_aero.wings.baselines import gaussian_process
 from it3_aero.wings.model import SHIFTS, load_run, train
 from it3_aero.wings.network import OutlineTrunk, build
-from it3_aero.wings.task import PRESETS
+from it3_aero.wings.task import PRESETS, WINGS
 from it3_core import IT3, Regression, Source, sensitivity
 from it3_core.checkpoint import load, save
 
@@ -29,6 +33,14 @@ def test_presets_are_the_papers_network() -> None:
         "paper": 25,
     }
     assert PRESETS["paper"].network.channels == 64
+
+
+@pytest.mark.parametrize("task", [WINGS, CARS], ids=["wings", "cars"])
+def test_what_a_task_imports_later_is_there(task: Task) -> None:
+    later = [part for part in vars(task).values() if isinstance(part, Later)]
+    assert len(later) >= 4
+    for part in later:
+        assert callable(getattr(import_module(part.module), part.name))
 
 
 @pytest.mark.parametrize("entrance", ["head", "nodes"])

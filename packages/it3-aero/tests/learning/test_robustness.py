@@ -11,9 +11,10 @@ import torch
 
 from it3_aero.learning import NetworkSettings
 from it3_aero.learning.evaluate import Evaluation, load_evaluation
-from it3_aero.learning.model import Run, Training
+from it3_aero.learning.model import Training
 from it3_aero.learning.predict import Prediction, predict, verify
 from it3_aero.learning.report import write_report
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import Levels, Shapes
 from it3_aero.wings.files import read_airfoil
 from it3_aero.wings.model import load_run, train

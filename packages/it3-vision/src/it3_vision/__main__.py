@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from it3_core import IT3Error
+from it3_core.commands import exit_code, saying
 from it3_vision import __version__
 from it3_vision.age.cli import app as age
 from it3_vision.classify.cli import app as classify
@@ -29,12 +29,7 @@ app.add_typer(classify, name="classify")
 app.add_typer(age, name="age")
 app.add_typer(roads, name="roads")
 app.command()(corrupt)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"it3-vision {__version__}")
-        raise typer.Exit
+_version = saying(f"it3-vision {__version__}")
 
 
 @app.callback()
@@ -66,14 +61,7 @@ def demo(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for what the user can mend."""
-    try:
-        app(args=None if argv is None else list(argv), prog_name="it3-vision")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except IT3Error as problem:
-        print(f"it3-vision: {problem}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(app, "it3-vision", argv)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import typer
 
 from it3_aero.cars import model_cli
 from it3_aero.cars.model_cli import Ground, Nose, Unit, Up
+from it3_aero.generating_cli import Dask, Out, Quiet, counted, goes_on
 from it3_core import IT3Error
 
 __all__ = ["app"]
@@ -37,7 +38,7 @@ def _cars() -> None:
 
 @app.command()
 def generate(
-    out: Annotated[Path, typer.Argument(help="The folder; a run that was killed goes on in it.")],
+    out: Out,
     n: Annotated[
         int | None, typer.Option("--n", "-n", help="Number of cars; default: 128, or all meshes.")
     ] = None,
@@ -49,10 +50,8 @@ def generate(
     nodes: Annotated[int, typer.Option(help="Most vertices of a sample's mesh.")] = 1000,
     ranks: Ranks = 1,
     workers: Annotated[int | None, typer.Option(help="Cases at a time; default: cores.")] = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Use the cluster of a Dask scheduler.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    dask: Dask = None,
+    quiet: Quiet = False,
 ) -> None:
     """Draw cars at random, solve each with OpenFOAM, and keep them in OUT for training.
 
@@ -62,7 +61,7 @@ def generate(
     """
     from it3_aero.cars.generating import generate as run
 
-    try:
+    with goes_on(out):
         card = run(
             out,
             n,
@@ -75,13 +74,7 @@ def generate(
             dask=dask,
             progress=not quiet,
         )
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted: run the same command to go on in {out}", err=True)
-        raise typer.Exit(130) from None
-    counts, settings = card["counts"], card["settings"]
-    line = f"{out}: {counts['answered']} cars by {settings['solver']}"
-    if counts["failed"]:
-        line += f", {counts['failed']} without an answer (card.json says why)"
+    line = counted(out, card, "cars")
     if "drag" in card:
         line += f"; Cd {card['drag']['lowest']:.3f} to {card['drag']['highest']:.3f}"
     typer.echo(line)
@@ -104,7 +97,7 @@ def check(
     """Say of each mesh whether it can be solved, what was mended for that, or why it can't be.
 
     With --out, a picture of each shows what would be solved, nose to the left, new faces in orange.
-    Exits with 1 if one is rejected.
+    Exits with 2 if one is turned away; the others are judged all the same.
     """
     from it3_aero.cars.intake import Options, found_meshes
     from it3_aero.cars.intake import check as judge
@@ -121,7 +114,7 @@ def check(
                 typer.echo(f"  picture: {write_picture(verdict, out)}")
     typer.echo(f"{sum(accepted)} of {len(accepted)} accepted")
     if not all(accepted):
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -146,11 +139,8 @@ def solve(
     typer.echo(str(verdict))
     if verdict.mesh is None or not verdict.accepted:
         raise typer.Exit(2)
-    try:
+    with goes_on(out):
         flow = run(verdict.mesh, out, preset.value, ranks=ranks)
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted: run the same command to go on in {out}", err=True)
-        raise typer.Exit(130) from None
     if flow.problem is not None:
         raise IT3Error(f"{file}: {flow.problem}")
     typer.echo(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from it3_aero.cars.dataset import SAMPLE, CarDataset
 from it3_aero.cars.task import CARS, Car
 from it3_aero.learning.job import Demo, train_and_report
-from it3_aero.learning.model import Run, Training
+from it3_aero.learning.model import Training
 from it3_aero.learning.predict import Prediction, answer, verify
+from it3_aero.learning.runs import Run
 
 __all__ = ["fresh_cars", "run_demo"]
+
+_PASSES = 4_600  # cars times epochs
 
 
 def run_demo(
@@ -30,15 +34,19 @@ def run_demo(
     Args:
         out: the folder for all of it.
         data: a folder of `it3-aero cars generate` or a file of `pack` in place of the sample.
-        training: something else than the small preset.
+        training: something else than the small preset; without epochs of its own, it has fewer
+            the more cars there are, so that the demo stays short.
         most: cars of a level at most.
         progress: whether to show bars.
         say: what to do with a line on where it is.
     """
     dataset = CarDataset(data)
+    chosen = training or Training()
+    if chosen.epochs is None:
+        chosen = replace(chosen, epochs=_epochs(len(dataset), chosen.recipe(CARS).epochs))
     say(f"1/4 {len(dataset)} cars")
     return train_and_report(
-        *(CARS, dataset, Path(data), Path(out), training or Training()),
+        *(CARS, dataset, Path(data), Path(out), chosen),
         levels=CARS.levels,
         batch_sizes=CARS.batch_sizes,
         most=most,
@@ -81,3 +89,7 @@ def fresh_cars(
     found = answer(run, cars)
     verify(found, lambda car: (dataset.solver, truth[id(car)], None))
     return found
+
+
+def _epochs(cars: int, most: int) -> int:
+    return max(1, min(most, _PASSES // cars))

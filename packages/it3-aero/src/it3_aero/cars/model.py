@@ -10,15 +10,15 @@ import torch
 
 from it3_aero.cars.graph import moved
 from it3_aero.cars.task import CARS
-from it3_aero.learning import model
+from it3_aero.learning import model, runs
 
 __all__ = ["SHIFTS", "load_run", "train"]
 
 train = partial(model.train, CARS)
 """`it3_aero.learning.model.train` on meshes."""
 
-load_run = partial(model.load_run, CARS)
-"""`it3_aero.learning.model.load_run` for a RUN of `it3-aero cars train`."""
+load_run = partial(runs.load_run, CARS)
+"""`it3_aero.learning.runs.load_run` for a RUN of `it3-aero cars train`."""
 
 
 def _noisy(cars: Any, generator: torch.Generator) -> Any:

@@ -76,7 +76,10 @@ def demo(
     fresh: Annotated[int, typer.Option(min=0, help="New cars to solve with OpenFOAM.")] = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Train on 128 solved cars, evaluate and write the report; `--fresh 2` solves two more."""
+    """Train on the solved cars that come with this, evaluate and write the report.
+
+    `--fresh 2` draws two more, solves them with OpenFOAM and has the network answer for them.
+    """
     from it3_aero.cars.dataset import SAMPLE
     from it3_aero.cars.demo import fresh_cars, run_demo
     from it3_aero.learning.model import Training

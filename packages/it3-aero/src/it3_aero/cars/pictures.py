@@ -11,7 +11,7 @@ import trimesh
 from it3_aero.cars.foam import Flow
 from it3_aero.cars.intake import Verdict
 from it3_aero.cars.reading import shown
-from it3_aero.cars.render import picture
+from it3_aero.cars.render import picture, pieces
 from it3_aero.generation import write_whole
 
 __all__ = ["write_picture", "write_pressure"]
@@ -46,9 +46,11 @@ def write_picture(verdict: Verdict, folder: str | os.PathLike[str]) -> Path:
 
 def write_pressure(mesh: trimesh.Trimesh, flow: Flow, folder: str | os.PathLike[str]) -> Path:
     """A picture of a car coloured by the pressure on it, red high and blue low; its path."""
-    values = flow.pressure_on(np.asarray(mesh.vertices))
+    # In pieces no larger than the solver's: a large face has its own high and low pressure.
+    vertices, faces, _ = pieces(np.asarray(mesh.vertices), np.asarray(mesh.faces))
+    values = flow.pressure_on(vertices)
     title = f"Cd {flow.cd:.3f}; pressure coefficient from -1 (blue) to 1 (red)"
-    content = picture(mesh.vertices, np.asarray(mesh.faces), title, values, limits=(-1.0, 1.0))
+    content = picture(vertices, faces, title, values, limits=(-1.0, 1.0))
     path = Path(folder, "pressure.png")
     write_whole(path, content)
     return path

@@ -13,7 +13,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COLOURS", "VIEWS", "paint", "picture"]
+__all__ = ["COLOURS", "VIEWS", "paint", "picture", "pieces"]
 
 COLOURS = "RdBu_r"
 """Red is high, blue is low."""
@@ -73,7 +73,7 @@ def paint(
     if not len(faces):
         return
     given = faces
-    vertices, faces, origin = _small(vertices, faces)
+    vertices, faces, origin = pieces(vertices, faces)
     corners = vertices[faces]
     normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-30)
@@ -142,16 +142,23 @@ def picture(
     return content.getvalue()
 
 
-def _small(vertices: Array, faces: Array) -> tuple[Array, Array, Array]:
-    """Large faces in pieces, so that the order by depth is right; and whose piece each is."""
+def pieces(vertices: Array, faces: Array) -> tuple[Array, Array, Array]:
+    """Large faces in pieces, so that the order by depth is right; and whose piece each is.
+
+    Example:
+        >>> from it3_aero.cars.bodies import ahmed
+        >>> vertices, faces, origin = pieces(ahmed().vertices, ahmed().faces)
+        >>> len(faces) == len(origin) > len(ahmed().faces)
+        True
+    """
     edge = float(np.ptp(vertices, axis=0).max()) / 20
     if len(faces) > _MANY_FACES:
         return vertices, faces, np.arange(len(faces))
     import trimesh
 
     cut: Any = trimesh.remesh.subdivide_to_size
-    pieces = cut(vertices, faces, edge, max_iter=20, return_index=True)
-    return np.asarray(pieces[0]), np.asarray(pieces[1]), np.asarray(pieces[2])
+    made = cut(vertices, faces, edge, max_iter=20, return_index=True)
+    return np.asarray(made[0]), np.asarray(made[1]), np.asarray(made[2])
 
 
 def _camera(azimuth: float, elevation: float) -> tuple[Array, Array, Array]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from it3_aero.learning.task import Ask, NetworkSettings, Recipe, Task
+from it3_aero.learning.task import Ask, Later, NetworkSettings, Recipe, Task
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from torch import nn
     from trimesh import Trimesh
 
-    from it3_aero.learning.model import Run
+    from it3_aero.learning.runs import Run
     from it3_aero.learning.shapes import Levels
     from it3_core.evaluation import Predictor
 
@@ -57,18 +55,6 @@ def _verify(about: Mapping[str, Any]) -> Ask:
     return ask
 
 
-def _trunk(settings: NetworkSettings) -> nn.Module:
-    from it3_aero.cars.network import MeshTrunk
-
-    return MeshTrunk(settings)
-
-
-def _inputs(graphs: Sequence[Any]) -> Any:
-    from it3_aero.cars.graph import inputs
-
-    return inputs(graphs)
-
-
 def _graph(car: Car, nodes: int) -> Any:
     from it3_aero.cars.graph import to_graph
     from it3_aero.cars.shape import decimated
@@ -99,18 +85,6 @@ def _yardsticks(run: Run, levels: Levels) -> dict[str, Predictor]:
     return found
 
 
-def _gallery(*args: Any) -> Any:
-    from it3_aero.cars.drawing import gallery
-
-    return gallery(*args)
-
-
-def _sketch(axes: Axes, car: Car, colour: str) -> None:
-    from it3_aero.cars.render import paint
-
-    paint(axes, car.mesh.vertices, car.mesh.faces)
-
-
 def _about(dataset: Any) -> dict[str, Any]:
     return {"solver": dataset.solver, "preset": dataset.preset}
 
@@ -135,15 +109,15 @@ CARS = Task(
         "gradient boosting": "Gradient boosting gets the few numbers that the cars were made from, "
         "which a mesh from a file does not have.",
     },
-    trunk=_trunk,
-    inputs=_inputs,
+    trunk=Later("it3_aero.cars.network", "MeshTrunk"),
+    inputs=Later("it3_aero.cars.graph", "inputs"),
     graph=_graph,
     dataset=_dataset,
     shifts=_shifts,
     yardsticks=_yardsticks,
     verify=_verify,
-    gallery=_gallery,
-    sketch=_sketch,
+    gallery=Later("it3_aero.cars.drawing", "gallery"),
+    sketch=Later("it3_aero.cars.drawing", "sketch"),
     about=_about,
 )
 """All that the shared half must know of cars."""

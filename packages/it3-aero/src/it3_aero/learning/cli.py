@@ -123,8 +123,8 @@ def _evaluate(task: Task) -> Callable[..., None]:
     ) -> None:
         """Compare every method on every level; write records, tables, pictures and the report."""
         from it3_aero.learning.evaluate import evaluate_run
-        from it3_aero.learning.model import load_run
         from it3_aero.learning.report import write_report
+        from it3_aero.learning.runs import load_run
         from it3_core.tables import markdown_table
 
         sizes = _sizes(batch_sizes)
@@ -157,8 +157,8 @@ def _report(task: Task) -> Callable[..., None]:
     ) -> None:
         """Write the page of an evaluated RUN again."""
         from it3_aero.learning.evaluate import load_evaluation
-        from it3_aero.learning.model import load_run
         from it3_aero.learning.report import write_report
+        from it3_aero.learning.runs import load_run
 
         trained = load_run(task, run)
         one_thread(trained.settings["preset"])
@@ -180,8 +180,8 @@ def answer_files(
     read: Callable[[Path], Any],
 ) -> None:
     """What `predict` does: a line for each file, and exit code 2 if one had a problem."""
-    from it3_aero.learning.model import load_run
     from it3_aero.learning.predict import draw, predict
+    from it3_aero.learning.runs import load_run
 
     trained = load_run(task, run)
     one_thread(trained.settings["preset"])

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from it3_aero.learning.model import Run, Training, train, train_vanilla
+from it3_aero.learning.model import Training, train, train_vanilla
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import WITHIN, Levels, Shapes, named_tensors
 from it3_aero.learning.task import NetworkSettings, Task
 from it3_core import (
@@ -63,6 +64,13 @@ class Evaluation:
     def table(self) -> list[list[str]]:
         """The main table: a line a method, a column a level."""
         return compact(self.rows, digits=max(2, self.task.digits + 1))
+
+    def picture(self, name: str) -> bytes:
+        """A picture of its folder, such as "boxes"."""
+        try:
+            return (self.folder / f"{name}.png").read_bytes()
+        except OSError as problem:
+            raise IT3Error(f"can't read {problem.filename}: evaluate again") from problem
 
 
 def methods(run: Run, vanilla: Conditioned, levels: Levels) -> dict[str, Predictor]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from it3_aero.learning.evaluate import Evaluation, evaluate_run
-from it3_aero.learning.model import Run, Training, train
+from it3_aero.learning.model import Training, train
 from it3_aero.learning.report import write_report
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import Levels
 from it3_aero.learning.task import Task
 from it3_core import IT3Error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from it3_aero.learning.model import Run
+from it3_aero.learning.runs import Run
 from it3_aero.learning.task import Ask, Task
 from it3_aero.names import shown
 from it3_core import IT3, IT3Error, Method, Source

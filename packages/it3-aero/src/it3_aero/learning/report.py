@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from it3_aero import __version__
 from it3_aero.learning.evaluate import DPI, Evaluation
-from it3_aero.learning.model import Run
+from it3_aero.learning.origins import data_section, made_section, training_section
+from it3_aero.learning.quadrants import is_right, trust_section
+from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import WITHIN, Levels
 from it3_aero.learning.task import Task
 from it3_core import IT3Error
-from it3_core import __version__ as core_version
-from it3_core.report import Page, cards, columns, facts, picture, table, text
+from it3_core.report import Page, cards, picture, table, text
 from it3_core.tables import BEYOND, label
 
-__all__ = ["QUADRANTS", "quadrant", "write_report"]
-
-QUADRANTS = {
-    (False, True): "trusted and right",
-    (True, False): "not trusted, and wrong",
-    (True, True): "not trusted, yet right",
-    (False, False): "trusted, yet wrong",
-}
-"""By whether a shape was flagged, and whether the answer is right."""
-
-_COLOURS = ("#0f766e", "#5b2a9d", "#b7791f", "#b42318")
-
-
-def quadrant(task: Task, line: Mapping[str, Any]) -> str:
-    """Where a test shape belongs: is it trusted, and is the network right about it?
-
-    Example:
-        >>> from it3_aero.wings.task import WINGS
-        >>> quadrant(WINGS, {"y": 50.0, "before": 52.0, "flagged": False})
-        'trusted and right'
-        >>> quadrant(WINGS, {"y": 90.0, "before": 60.0, "flagged": True})
-        'not trusted, and wrong'
-    """
-    right = abs(line["before"] - line["y"]) <= max(task.slack, task.tolerance * abs(line["y"]))
-    return QUADRANTS[bool(line["flagged"]), right]
+__all__ = ["write_report"]
 
 
 def write_report(
@@ -62,14 +36,14 @@ def write_report(
         raise IT3Error("the evaluation holds no shape to report on: evaluate again")
     page = Page(run.task.title, _subtitle(run))
     page.section("In short", text(*_verdict(run, found)), cards(_cards(run, found)))
-    page.section("Whom to believe", *_trust(levels, found))
+    page.section("Whom to believe", *trust_section(levels, found))
     page.section("What adaptation does", *_adaptation(found))
     page.section(f"Online, on the stream of {_way(run.task)}", *_online(found))
     page.section("Costs", *_costs(found))
     page.section("What tuning chose", *_tuning(run, found))
-    page.section("Data", *_data(run, levels))
-    page.section("Training", *_training(run, found))
-    page.section("How this was made", facts(_made(run, found, command)))
+    page.section("Data", *data_section(run, levels))
+    page.section("Training", *training_section(run, found))
+    page.section("How this was made", made_section(run, found, command))
     return page.write(path)
 
 
@@ -106,7 +80,7 @@ def _verdict(run: Run, found: Evaluation) -> list[str]:
     said = (
         f"On shapes like those it was trained on the network is off by "
         f"{task.said(within['error'])} in {task.quantity} on average; on shapes beyond, by "
-        f"{task.said(source['error'])}."
+        f"{task.said(source['error'])}.{_too_few_right(task, found)}"
     )
     if run.tuning.chosen.method == "Source":
         return [said, run.tuning.reason]
@@ -121,6 +95,18 @@ def _verdict(run: Run, found: Evaluation) -> list[str]:
         f"The adaptation that was chosen on held-out training shapes changes the latter by "
         f"{task.said(auto['difference'], 1, '+')}{interval}. {run.tuning.reason}",
     ]
+
+
+def _too_few_right(task: Task, found: Evaluation) -> str:
+    """A warning where the network can't even be believed about what it was trained for."""
+    known = [line for line in found.shapes if line["level"] == WITHIN]
+    right = sum(is_right(task, line) for line in known)
+    if not known or right >= len(known) / 2:
+        return ""
+    return (
+        f" Only {right} of {len(known)} of the former are right, within {task.tolerance:.0%} or "
+        f"{task.slack:g}: before anything else, it needs more {task.thing}s to train on."
+    )
 
 
 def _cards(run: Run, found: Evaluation) -> list[tuple[str, str, str]]:
@@ -144,54 +130,6 @@ def _cards(run: Run, found: Evaluation) -> list[tuple[str, str, str]]:
     return made
 
 
-def _trust(levels: Levels, found: Evaluation) -> list[str]:
-    task = found.task
-    shapes = {
-        (level, name): (part, row)
-        for level, part in levels.test.items()
-        for row, name in enumerate(part.names)
-    }
-    groups: dict[str, list[Mapping[str, Any]]] = {name: [] for name in QUADRANTS.values()}
-    for line in found.shapes:
-        groups[quadrant(task, line)].append(line)
-    total = len(found.shapes)
-    parts = []
-    for (name, lines), colour in zip(groups.items(), _COLOURS, strict=True):
-        title = f"{name}: {len(lines)} of {total}"
-        chosen = [line for line in _spread(lines, 3) if (line["level"], line["name"]) in shapes]
-        if not chosen:
-            parts.append(text(f"{title}."))
-            continue
-        drawn = [(line, *shapes[line["level"], line["name"]]) for line in chosen]
-        parts.append(picture(task.gallery(drawn, colour, title), title))
-    return [
-        text(
-            f"A shape is trusted unless its idempotence error |F(x, y₀) − y₀| is so large that at "
-            f"most 5 % of the shapes like those trained on reach it; an answer is right within "
-            f"{task.tolerance:.0%} of the solver's {task.quantity}, or within {task.slack:g}. "
-            f"Three of each kind, with their pressure coefficient."
-        ),
-        columns(*parts),
-        picture(
-            _drawn(found, "errors"),
-            "histograms of idempotence errors",
-            "Idempotence errors of known shapes, and of shapes beyond before and after one step of "
-            "the paper's IT³ (batch 16), as in the paper's Figure 2.",
-            dpi=DPI,
-        )
-        if any(line["level"] != WITHIN for line in found.shapes)
-        else "",
-    ]
-
-
-def _spread(lines: Sequence[Mapping[str, Any]], number: int) -> list[Mapping[str, Any]]:
-    """A few lines from the lowest label to the highest."""
-    ordered = sorted(lines, key=lambda line: float(line["y"]))
-    if len(ordered) <= number:
-        return ordered
-    return [ordered[round(i * (len(ordered) - 1) / (number - 1))] for i in range(number)]
-
-
 def _adaptation(found: Evaluation) -> list[str]:
     parts = [
         table(
@@ -199,14 +137,14 @@ def _adaptation(found: Evaluation) -> list[str]:
             f"Mean absolute error in {found.task.quantity}. “Harm” is the change on known shapes.",
         ),
         picture(
-            _drawn(found, "boxes"),
+            found.picture("boxes"),
             "box plots of the error by level",
             "Errors by level at the largest batch: the box holds the middle half, the line is the "
             "median, the diamond the mean, whiskers from the 5th to the 95th percentile.",
             dpi=DPI,
         ),
         picture(
-            _drawn(found, "differences"),
+            found.picture("differences"),
             "paired differences by level",
             "Change of the error against the same network without adaptation, with 95 % intervals "
             "over seeds and shapes. Below zero is better.",
@@ -214,13 +152,6 @@ def _adaptation(found: Evaluation) -> list[str]:
         ),
     ]
     return [*parts, _practitioner(found)]
-
-
-def _drawn(found: Evaluation, name: str) -> bytes:
-    try:
-        return (found.folder / f"{name}.png").read_bytes()
-    except OSError as problem:
-        raise IT3Error(f"can't read {problem.filename}: evaluate again") from problem
 
 
 def _practitioner(found: Evaluation) -> str:
@@ -297,76 +228,3 @@ def _tuning(run: Run, found: Evaluation) -> list[str]:
         text(f"Over the training seeds: {'; '.join(chosen)}.") if len(chosen) > 1 else "",
         table(lines, f"{caption}labels that a second network was trained without."),
     ]
-
-
-def _data(run: Run, levels: Levels) -> list[str]:
-    card = _flat(run.card)
-    card |= {"training shapes": len(levels.train)}
-    card |= {f"test shapes, {name}": len(shapes) for name, shapes in levels.test.items()}
-    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    named = {"training": levels.train, **levels.test}
-    shades = ["#9aa3b2", "#0f766e", "#d8c7f0", "#a78bda", "#7c4dbd", "#5b2a9d", "#3b1a6d"]
-    axes.hist(
-        [shapes.y.tolist() for shapes in named.values()],
-        bins=40,
-        stacked=True,
-        label=list(named),
-        color=[shades[min(i, len(shades) - 1)] for i in range(len(named))],
-    )
-    axes.set_xlabel(run.task.quantity)
-    axes.set_ylabel("shapes")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
-    return [columns(facts(card), picture(figure, f"histogram of {run.task.quantity}"))]
-
-
-def _flat(card: Mapping[str, Any]) -> dict[str, Any]:
-    """What a data card says, without what is drawn beside it."""
-    found: dict[str, Any] = {}
-    for name, value in card.items():
-        if name in ("settings", "counts", "lift_to_drag", "drag") and isinstance(value, Mapping):
-            inner = {k: v for k, v in value.items() if k != "histogram" and v not in ({}, [], None)}
-            found |= {str(k).replace("_", " "): v for k, v in inner.items()}
-        elif value not in ({}, [], None):
-            found[str(name).replace("_", " ")] = value
-    return {k: v for k, v in found.items() if k not in ("kind", "format")}
-
-
-def _training(run: Run, found: Evaluation) -> list[str]:
-    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    history = run.history
-    epochs = range(1, len(history["train"]) + 1)
-    axes.plot(epochs, history["train"], color="#9aa3b2", label="training, both passes")
-    axes.plot(epochs, history["validation"], color="#5b2a9d", label="held out, first pass")
-    axes.axvline(history["best_epoch"], color="#5b2a9d", linewidth=0.8, linestyle=":")
-    axes.set_yscale("log")
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("loss, in training variances")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
-    told = {
-        "network": run.settings["network"],
-        "epochs": f"{len(history['train'])}, best {history['best_epoch']}",
-        "seconds": history["seconds"],
-        f"held-out error, {run.task.quantity}": run.settings["held_out_error"],
-        "trust": repr(run.trust),
-    }
-    for line in found.numbers:
-        told[f"seed {line['seed']}"] = (
-            f"|dF/dy| {line['sensitivity']:.2f}, beyond {line['sensitivity_beyond'] or 0:.2f}"
-        )
-    return [columns(facts(told), picture(figure, "training curve"))]
-
-
-def _made(run: Run, found: Evaluation, command: str) -> dict[str, Any]:
-    seeds = sorted({record["seed"] for record in found.records})
-    made = {
-        "command": command or f"it3-aero {run.task.name} report",
-        "RUN": run.folder,
-        "records": found.folder / "records.jsonl",
-        "training seeds": ", ".join(map(str, seeds)),
-        "versions": f"it3-aero {__version__}, it3-core {core_version}",
-    }
-    return {name: str(value) for name, value in made.items()}

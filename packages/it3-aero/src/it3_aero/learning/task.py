@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,16 +18,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
-    from it3_aero.learning.model import Run
+    from it3_aero.learning.runs import Run
     from it3_aero.learning.shapes import Levels
     from it3_core.evaluation import Predictor
 
-__all__ = ["Ask", "Entrance", "NetworkSettings", "Recipe", "Task"]
+__all__ = ["Ask", "Entrance", "Later", "NetworkSettings", "Recipe", "Task"]
 
 Entrance = Literal["head", "nodes"]
 
 Ask = Callable[[Any], tuple[str, float | None, str | None]]
 """Asks a solver about a shape: the solver's name, its answer, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """A function or class by where it is; its module is imported when it is first called.
+
+    Example:
+        >>> Later("math", "sqrt")(9.0)
+        3.0
+    """
+
+    module: str
+    name: str
+
+    def __call__(self, *args: Any) -> Any:
+        """What it is there says."""
+        return getattr(import_module(self.module), self.name)(*args)
 
 
 @dataclass(frozen=True)

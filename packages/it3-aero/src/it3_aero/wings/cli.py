@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from it3_aero.generating_cli import Dask, Out, Quiet, counted, goes_on
 from it3_aero.wings import model_cli
 from it3_aero.wings.families import Range
 from it3_core import IT3Error
@@ -41,7 +41,7 @@ def _wings() -> None:
 
 @app.command()
 def generate(
-    out: Annotated[Path, typer.Argument(help="The folder; a run that was killed goes on in it.")],
+    out: Out,
     n: Annotated[int, typer.Option("--n", "-n", help="Number of profiles.")] = 2000,
     seed: Annotated[int, typer.Option(help="Which profiles are drawn.")] = 0,
     family: Annotated[FamilyName, typer.Option(help="What is drawn.")] = FamilyName.naca4,
@@ -56,10 +56,8 @@ def generate(
         SolverName, typer.Option(help="auto is XFoil where it runs, NeuralFoil elsewhere.")
     ] = SolverName.auto,
     workers: Annotated[int | None, typer.Option(help="At a time; default: cores + 1.")] = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Use the cluster of a Dask scheduler.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    dask: Dask = None,
+    quiet: Quiet = False,
 ) -> None:
     """Draw profiles at random, solve each, and keep them in OUT for training.
 
@@ -68,7 +66,7 @@ def generate(
     """
     from it3_aero.wings.generating import generate as run
 
-    try:
+    with goes_on(out):
         card = run(
             out,
             n,
@@ -83,13 +81,7 @@ def generate(
             dask=dask,
             progress=not quiet,
         )
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted: run the same command to go on in {out}", err=True)
-        raise typer.Exit(130) from None
-    counts, settings = card["counts"], card["settings"]
-    line = f"{out}: {counts['answered']} profiles by {settings['solver']}"
-    if counts["failed"]:
-        line += f", {counts['failed']} without an answer (card.json says why)"
+    line = counted(out, card, "profiles")
     if "lift_to_drag" in card:
         ratios = card["lift_to_drag"]
         line += f"; L/D {ratios['lowest']:.1f} to {ratios['highest']:.1f}, "

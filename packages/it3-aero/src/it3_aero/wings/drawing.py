@@ -46,8 +46,7 @@ def gallery(
         else:
             above.set_axis_off()
         above.set_title(
-            f"L/D {line['y']:.1f}, said {line['before']:.1f}\n"
-            f"{line['percentile']:.0f}th percentile",
+            f"L/D {line['y']:.1f}, said {line['before']:.1f}\npercentile {line['percentile']:.0f}",
             fontsize=8,
         )
         below.fill(x, y, facecolor=f"{colour}22", edgecolor=colour, linewidth=1.2)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from it3_aero.learning import model
+from it3_aero.learning import model, runs
 from it3_aero.wings.task import WINGS
 
 __all__ = ["SHIFTS", "load_run", "train"]
@@ -16,8 +16,8 @@ __all__ = ["SHIFTS", "load_run", "train"]
 train = partial(model.train, WINGS)
 """`it3_aero.learning.model.train` on outlines."""
 
-load_run = partial(model.load_run, WINGS)
-"""`it3_aero.learning.model.load_run` for a RUN of `it3-aero wings train`."""
+load_run = partial(runs.load_run, WINGS)
+"""`it3_aero.learning.runs.load_run` for a RUN of `it3-aero wings train`."""
 
 
 def _noisy(x: Tensor, generator: torch.Generator) -> Tensor:

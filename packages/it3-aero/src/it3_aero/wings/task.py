@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from it3_aero.learning.task import Ask, NetworkSettings, Recipe, Task
+from it3_aero.learning.task import Ask, Later, NetworkSettings, Recipe, Task
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from torch import nn
-
-    from it3_aero.learning.model import Run
+    from it3_aero.learning.runs import Run
     from it3_aero.learning.shapes import Levels
     from it3_aero.wings.geometry import Airfoil
     from it3_aero.wings.solvers import Solver
@@ -52,24 +49,6 @@ def _verify(about: Mapping[str, Any]) -> Ask:
     return asking(choose("auto"), float(reynolds), float(alpha))
 
 
-def _trunk(settings: NetworkSettings) -> nn.Module:
-    from it3_aero.wings.network import OutlineTrunk
-
-    return OutlineTrunk(settings)
-
-
-def _inputs(graphs: Sequence[Any]) -> Any:
-    from it3_aero.wings.shapes import outlines
-
-    return outlines(graphs)
-
-
-def _graph(airfoil: Airfoil, nodes: int) -> Any:
-    from it3_aero.wings.graph import to_graph
-
-    return to_graph(airfoil, nodes)
-
-
 def _dataset(folder: Path, nodes: int | None) -> Any:
     from it3_aero.wings.dataset import WingDataset
 
@@ -97,18 +76,6 @@ def _yardsticks(run: Run, levels: Levels) -> dict[str, Predictor]:
     return found
 
 
-def _gallery(*args: Any) -> Any:
-    from it3_aero.wings.drawing import gallery
-
-    return gallery(*args)
-
-
-def _sketch(axes: Axes, airfoil: Airfoil, colour: str) -> None:
-    from it3_aero.wings.drawing import sketch
-
-    sketch(axes, airfoil, colour)
-
-
 def _about(dataset: Any) -> dict[str, Any]:
     return {key: dataset.settings[key] for key in ("solver", "reynolds", "alpha")}
 
@@ -133,15 +100,15 @@ WINGS = Task(
         "Gaussian process": "A Gaussian process gets the few numbers that the shapes were made "
         "from, which a shape from a file does not have.",
     },
-    trunk=_trunk,
-    inputs=_inputs,
-    graph=_graph,
+    trunk=Later("it3_aero.wings.network", "OutlineTrunk"),
+    inputs=Later("it3_aero.wings.shapes", "outlines"),
+    graph=Later("it3_aero.wings.graph", "to_graph"),
     dataset=_dataset,
     shifts=_shifts,
     yardsticks=_yardsticks,
     verify=_verify,
-    gallery=_gallery,
-    sketch=_sketch,
+    gallery=Later("it3_aero.wings.drawing", "gallery"),
+    sketch=Later("it3_aero.wings.drawing", "sketch"),
     about=_about,
 )
 """All that the shared half must know of wings."""
