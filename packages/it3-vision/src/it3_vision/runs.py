@@ -8,7 +8,7 @@ data's statistics that methods need; `history.json` says how training went.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,9 +23,10 @@ from it3_core.checkpoint import Checkpoint, load, save
 from it3_core.files import read_json, write_json
 from it3_core.tuning import Candidate, Tuning
 from it3_vision import __version__
-from it3_vision.data import Preparation
+from it3_vision.data import BadImage, Preparation
+from it3_vision.training import place_for
 
-__all__ = ["FORMAT", "TrainedRun", "finished", "parts_of", "read_run"]
+__all__ = ["FORMAT", "TrainedRun", "finished", "parts_of", "read_run", "remembered"]
 
 FORMAT = 1
 """Of a RUN; another one can't be read."""
@@ -134,17 +135,58 @@ def read_run(
     return found, adapter
 
 
-def parts_of(folder: str | os.PathLike[str], found: Checkpoint) -> dict[str, Any]:
-    """What a `TrainedRun` is made of, beside its network and its adapter."""
+def parts_of(
+    folder: str | os.PathLike[str],
+    found: Checkpoint,
+    model: nn.Module,
+    device: torch.device | str,
+) -> dict[str, Any]:
+    """What a `TrainedRun` is made of, beside its adapter.
+
+    Args:
+        folder: the RUN.
+        found: its checkpoint.
+        model: a network of its kind, which gets its weights.
+        device: where the network is to be.
+    """
     settings, place = found.settings, Path(folder)
     return {
         "folder": place,
+        "model": found.restore(model).eval().to(place_for(device)),
         "prepare": Preparation.from_description(settings["prepare"]),
         "trust": Trust.from_description(found.trust or {}),
         "tunings": {int(k): Tuning.from_description(v) for k, v in settings["tunings"].items()},
         "activations": Activations.from_tensors(found.tensors),
         "settings": settings,
         "history": read_json(place / "history.json", "train the RUN again"),
+    }
+
+
+def remembered(
+    known: Mapping[str, Any],
+    about: Mapping[str, Any] | None,
+    bad: Sequence[BadImage | str],
+    prepare: Preparation,
+    tunings: Mapping[int, Tuning],
+    **measured: Any,
+) -> dict[str, Any]:
+    """A new RUN's settings, which `parts_of` reads.
+
+    Args:
+        known: what was settled before training, see `finished`.
+        about: whatever else the caller wants to keep.
+        bad: what could not be read; the first hundred are kept.
+        prepare: makes tensors of images.
+        tunings: what was chosen, by batch size.
+        measured: what was found out about the network.
+    """
+    return {
+        **known,
+        "about": dict(about or {}),
+        "bad": [str(one) for one in bad[:100]],
+        "prepare": prepare.describe(),
+        **measured,
+        "tunings": {str(size): tuning.describe() for size, tuning in tunings.items()},
     }
 
 

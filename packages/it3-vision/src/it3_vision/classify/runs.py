@@ -31,17 +31,18 @@ from it3_core.files import make_folder
 from it3_core.losses import SecondSignal
 from it3_core.norms import has_batch_norm
 from it3_vision.augmentation import Feed, augmentation
-from it3_vision.classify.choosing import choose, wrong_share
+from it3_vision.classify.choosing import choose
 from it3_vision.data import BadImage, ImageSet
 from it3_vision.methods import Fisher, joint_loss
 from it3_vision.networks import NetworkSettings, build
-from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run
+from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run, remembered
 from it3_vision.training import (
     Normalise,
     describe,
     first_weights,
     fit_network,
     in_memory,
+    mean_error,
     parts,
     place_for,
     preparation,
@@ -200,15 +201,15 @@ def train(
         tunings=tunings,
         activations=Activations.collect(model, adapter, inputs, watched(model)),
         fisher=Fisher.collect(model, adapter, inputs[:8]),
-        settings={
-            **known,
-            "about": dict(about or {}),
-            "bad": [str(one) for one in bad[:100]],
-            "prepare": prepare.describe(),
-            "held_out_error": wrong_share(model, adapter, x, y),
-            "sensitivity": sensitivity(model, adapter, x[:500]),
-            "tunings": {str(size): tuning.describe() for size, tuning in tunings.items()},
-        },
+        settings=remembered(
+            known,
+            about,
+            bad,
+            prepare,
+            tunings,
+            held_out_error=mean_error(model, adapter, x, y),
+            sensitivity=sensitivity(model, adapter, x[:500]),
+        ),
         history=history.describe(),
     )
     run.write()
@@ -233,11 +234,10 @@ def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu")
     network = NetworkSettings.from_description(settings["training"]["network"])
     model = build(network, adapter, rotation=settings["training"]["rotation"])
     return Run(
-        model=found.restore(model).eval().to(place_for(device)),
         adapter=adapter,
         classes=tuple(settings["classes"]),
         fisher=Fisher.from_tensors(found.tensors),
-        **parts_of(folder, found),
+        **parts_of(folder, found, model, device),
     )
 
 

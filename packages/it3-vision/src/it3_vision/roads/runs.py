@@ -31,8 +31,8 @@ from it3_vision.roads.learning import Second, recurrent_zigzag
 from it3_vision.roads.network import FACTOR, DRUNet, DRUSettings, Pixels, build
 from it3_vision.roads.scenes import Scene, Scenes
 from it3_vision.roads.shifting import choose
-from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run
-from it3_vision.training import first_weights, fit_network, place_for
+from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run, remembered
+from it3_vision.training import first_weights, fit_network, mean_error, place_for
 
 __all__ = ["Run", "Training", "load_run", "train"]
 
@@ -167,8 +167,6 @@ def train(
         progress=progress,
     )
     tunings = choose(model, adapter, x, y, progress=progress)
-    with torch.no_grad():
-        error = adapter.error(model(x, adapter.neutral(x)), y).mean()
     run = Run(
         folder=folder,
         model=model,
@@ -177,15 +175,15 @@ def train(
         trust=Trust.fit(model, adapter, batches(x, 16)),
         tunings=tunings,
         activations=Activations.collect(model, adapter, batches(seen, 8), _watched(model)),
-        settings={
-            **known,
-            "about": dict(about or {}),
-            "bad": [str(one) for one in bad[:100]],
-            "prepare": prepare.describe(),
-            "held_out_error": float(error),
-            "sensitivity": sensitivity(model, adapter, x[:16]),
-            "tunings": {str(size): tuning.describe() for size, tuning in tunings.items()},
-        },
+        settings=remembered(
+            known,
+            about,
+            bad,
+            prepare,
+            tunings,
+            held_out_error=mean_error(model, adapter, x, y),
+            sensitivity=sensitivity(model, adapter, x[:16]),
+        ),
         history=history.describe(),
         held_out=(x, y),
     )
@@ -213,10 +211,9 @@ def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu")
     kept = read_tensors(Path(folder) / "held-out.safetensors", kind="crops").tensors
     where = place_for(device)
     return Run(
-        model=found.restore(model).eval().to(where),
         adapter=RoadMap(cast(ProbabilityDistance, kind.distance_name)),
         held_out=(kept["x"].to(where), kept["y"].long().to(where)),
-        **parts_of(folder, found),
+        **parts_of(folder, found, model, device),
     )
 
 
