@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from it3_vision.classify.evaluate import Evaluation, Shifts, evaluate_run
 from it3_vision.classify.report import write_report
 from it3_vision.classify.runs import Run, Training, train
 from it3_vision.data import ImageSet
+from it3_vision.demonstrating import Demo
 from it3_vision.networks import NetworkSettings
 
-__all__ = ["CHARACTERS", "Demo", "characters", "run_demo"]
+__all__ = ["CHARACTERS", "characters", "run_demo"]
 
 CHARACTERS = "ABEGHKMPRSTXYZ247"
 """What is drawn: characters that can be told apart in all fonts."""
@@ -80,15 +80,6 @@ def _drawn(character: str, rng: np.random.Generator) -> NDArray[np.uint8]:
     return drawn
 
 
-@dataclass(frozen=True)
-class Demo:
-    """What the demonstration made."""
-
-    run: Run
-    evaluation: Evaluation
-    report: Path
-
-
 def run_demo(
     out: str | Path,
     *,
@@ -98,7 +89,7 @@ def run_demo(
     epochs: int = 5,
     progress: bool = True,
     say: Callable[[str], object] = print,
-) -> Demo:
+) -> Demo[Run, Evaluation]:
     """Draws, trains, corrupts, evaluates and writes the report.
 
     Args:
