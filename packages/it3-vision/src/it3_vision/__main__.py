@@ -56,7 +56,7 @@ def demo(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Draw characters, train, corrupt, compare every method, write the report."""
+    """Draw characters, train, corrupt, compare eleven methods, write the report."""
     from it3_vision.classify.demo import run_demo
 
     made = run_demo(out, n=n, tested=tested, seed=seed, epochs=epochs, progress=not quiet)
