@@ -138,7 +138,7 @@ def _trust(found: Evaluation) -> list[str]:
         ["flagged of the others, %", f"{100 * trust['flagged_beyond']:.1f}"],
     ]
     bias = [["level", "answer − age, mean"]]
-    bias += [[name, f"{value:+.1f}"] for name, value in trust["bias"].items()]
+    bias += [[f"{name} years", f"{value:+.1f}"] for name, value in trust["bias"].items()]
     return [
         text(
             "The gap between the first and the second answer should grow where the network is "

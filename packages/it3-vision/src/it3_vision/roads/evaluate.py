@@ -180,7 +180,7 @@ def _gain(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     ends = (("difference", "difference"), ("low", "high"), ("high", "low"))
-    turned = {one: None if row[other] is None else -row[other] for one, other in ends}
+    turned = {one: None if row[other] is None else 0 - row[other] for one, other in ends}
     return against({**row, **turned}, 1)
 
 
