@@ -13,38 +13,11 @@ import typer
 
 from it3_core import IT3Error
 
-__all__ = [
-    "Adapt",
-    "Adaptation",
-    "AsJson",
-    "BFloat16",
-    "BatchSizes",
-    "Device",
-    "EvaluationFolder",
-    "Images",
-    "NewRun",
-    "Norm",
-    "NormKind",
-    "Normalise",
-    "NormaliseBy",
-    "Only",
-    "Part",
-    "Preset",
-    "Quiet",
-    "Rate",
-    "RunFolder",
-    "Second",
-    "Seed",
-    "Signal",
-    "TrainDevice",
-    "Weights",
-    "Workers",
-    "command",
-    "left_out",
-    "names",
-    "numbers",
-    "tell",
-]
+__all__ = ["Adapt", "Adaptation", "AsJson", "BFloat16", "BatchSizes", "Device",
+           "EvaluationFolder", "Images", "NewRun", "Norm", "NormKind", "Normalise", "NormaliseBy",
+           "Only", "Part", "Preset", "Quiet", "Rate", "RunFolder", "Second", "Seed", "Signal",
+           "TrainDevice", "Weights", "Workers", "command", "left_out", "names", "numbers",
+           "tell"]  # fmt: skip
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
 NewRun = Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")]

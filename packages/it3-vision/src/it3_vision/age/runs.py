@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -26,7 +26,7 @@ from it3_core import (
     zigzag_loss,
 )
 from it3_core.batching import batches
-from it3_core.checkpoint import load, save
+from it3_core.checkpoint import Checkpoint, load, save
 from it3_core.files import make_folder
 from it3_vision import __version__
 from it3_vision.age.choosing import choose
@@ -34,7 +34,7 @@ from it3_vision.age.faces import Interval, set_apart
 from it3_vision.age.fitting import Fitting, Training
 from it3_vision.age.network import FaceSettings, build
 from it3_vision.data import ImageSet
-from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run, remembered
+from it3_vision.runs import FORMAT, TrainedRun, finished, remembered
 from it3_vision.training import (
     in_memory,
     mean_error,
@@ -61,6 +61,8 @@ class Run(TrainedRun[Regression]):
         vanilla: the same network trained without a signal, where that was asked for.
     """
 
+    task, kind, whose = "age", Regression, "a network that says ages"
+
     vanilla: Conditioned | None = None
 
     @property
@@ -72,6 +74,21 @@ class Run(TrainedRun[Regression]):
     def tested(self) -> float:
         """The share of the faces that was set apart for testing."""
         return float(self.settings["training"]["tested"])
+
+    @classmethod
+    def own_parts(
+        cls, folder: Path, found: Checkpoint, where: torch.device | str
+    ) -> dict[str, Any]:
+        """The network, and the one without a signal where there is one."""
+        network = FaceSettings.from_description(found.settings["training"]["network"])
+        make = partial(build, network, cast(Regression, found.adapter))
+        if not _vanilla(folder).is_file():
+            return {"model": make()}
+        return {"model": make(), "vanilla": load(_vanilla(folder)).restore(make()).eval().to(where)}
+
+
+load_run = Run.load
+"""Reads a RUN, see `TrainedRun.load`."""
 
 
 def train(
@@ -174,29 +191,6 @@ def train(
         versions = {"it3-vision": __version__}
         save(_vanilla(folder), unsignalled, adapter=adapter, settings=known, versions=versions)
     return replace(there, vanilla=unsignalled)
-
-
-def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Run:
-    """Reads a RUN; one that is missing, broken or of another version gets one clear sentence.
-
-    Args:
-        folder: the RUN.
-        device: where its network is to be.
-
-    Example:
-        >>> load_run("/nowhere")
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-vision age train'
-    """
-    found, adapter = read_run(folder, "age", Regression, "a network that says ages")
-    network = FaceSettings.from_description(found.settings["training"]["network"])
-    vanilla = None
-    if _vanilla(folder).is_file():
-        vanilla = load(_vanilla(folder)).restore(build(network, adapter)).eval()
-        vanilla.to(place_for(device))
-    model = build(network, adapter)
-    return Run(adapter=adapter, vanilla=vanilla, **parts_of(folder, found, model, device))
 
 
 def _vanilla(folder: str | os.PathLike[str]) -> Path:
