@@ -663,7 +663,7 @@ class TestPredict:
         assert said[0].after == said[0].before
 
     def test_in_words(self) -> None:
-        said = Prediction("100%.png", "5 % fat", 0.999, "milk", 0.5, 0.1, 3.25)
+        said = Prediction("100%.png", "5 % fat", 0.999, "milk", 0.5, error=0.1, percentile=3.25)
         assert str(said) == (
             "100%.png: 5 % fat (100 %) → milk (50 %); more unusual than 3.2 % of the training "
             "images"

@@ -865,8 +865,9 @@ def test_help_teaches() -> None:
 
 def test_the_sheet_is_drawn(tmp_path: Path) -> None:
     Image.fromarray(picture()).save(tmp_path / "one.png")
-    assert draw_sheet([str(tmp_path / "sheet.png"), str(tmp_path / "one.png")]) == 0
-    with Image.open(tmp_path / "sheet.png") as file:
+    assert draw_sheet([str(tmp_path / "sheet.jpg"), str(tmp_path / "one.png")]) == 0
+    with Image.open(tmp_path / "sheet.jpg") as file:
         assert file.size == (850, 2228)
-    assert draw_sheet([str(tmp_path / "sheet.png"), str(tmp_path / "none.png")]) == 2
+    assert draw_sheet([str(tmp_path / "sheet.jpg"), str(tmp_path / "none.png")]) == 2
+    assert draw_sheet([str(tmp_path / "sheet.doc"), str(tmp_path / "one.png")]) == 2
     assert draw_sheet([]) == 2

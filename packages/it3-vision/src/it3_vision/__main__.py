@@ -14,6 +14,7 @@ from it3_vision import __version__
 from it3_vision.age.cli import app as age
 from it3_vision.classify.cli import app as classify
 from it3_vision.corrupting import corrupt
+from it3_vision.options import Quiet, Seed
 from it3_vision.roads.cli import app as roads
 
 __all__ = ["app", "main"]
@@ -47,16 +48,14 @@ def demo(
     n: Annotated[int, typer.Option(min=200, help="Images to train on.")] = 2000,
     tested: Annotated[int, typer.Option(min=32, help="Images to test on.")] = 128,
     epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
 ) -> None:
-    """Draw characters, train, corrupt, compare every method, write the report."""
-    from it3_core.tables import markdown_table
+    """Draw characters, train, corrupt, compare eleven methods, write the report."""
     from it3_vision.classify.demo import run_demo
 
     made = run_demo(out, n=n, tested=tested, seed=seed, epochs=epochs, progress=not quiet)
-    print(markdown_table(made.evaluation.summary(made.evaluation.severities[-1])))
-    print(f"\nreport: {made.report}")
+    made.tell(made.evaluation.summary(made.evaluation.severities[-1]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

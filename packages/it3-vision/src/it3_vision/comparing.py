@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +12,13 @@ from torch import Tensor
 
 from it3_core import IT3Error
 from it3_core.evaluation import Level, Record, evaluate
-from it3_core.files import read_json
 from it3_core.memory import peak_memory
 from it3_core.metrics import auroc
 from it3_vision.lineup import Lineup
 from it3_vision.runs import TrainedRun
 
-__all__ = ["Compared", "against", "compare", "finite", "memories", "read_summary", "separation"]
+__all__ = ["Compared", "against", "cell", "checked_sizes", "compare", "memories", "separation",
+           "size_cell"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,18 @@ class Compared:
     records: list[Record]
     settings: dict[str, dict[str, str]]
     largest: Lineup
+
+
+def checked_sizes(batch_sizes: Sequence[int]) -> list[int]:
+    """Batch sizes, each once and the largest first.
+
+    Example:
+        >>> checked_sizes([1, 16, 16, 4])
+        [16, 4, 1]
+    """
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise IT3Error(f"batch sizes are whole numbers from 1 on, not {list(batch_sizes)}")
+    return sorted(set(batch_sizes), reverse=True)
 
 
 def compare(
@@ -66,15 +77,10 @@ def compare(
         only: names of methods; all by default. The source is always there.
         progress: whether to show how far it is.
     """
-    if not batch_sizes or min(batch_sizes) < 1:
-        raise IT3Error(f"batch sizes are whole numbers from 1 on, not {list(batch_sizes)}")
     records: dict[tuple[Any, ...], Record] = {}
     told: dict[str, dict[str, str]] = {}
-    largest = max(batch_sizes)
-    lineups = {
-        size: lineup(size).chosen(only, tuple(once), size == largest)
-        for size in sorted(set(batch_sizes), reverse=True)
-    }
+    sizes = checked_sizes(batch_sizes)
+    lineups = {size: lineup(size).chosen(only, tuple(once), size == sizes[0]) for size in sizes}
     for size, chosen in lineups.items():
         told[str(size)] = chosen.settings
         found = evaluate(
@@ -90,7 +96,7 @@ def compare(
             progress=progress,
         )
         records |= {(r["level"], r["method"], r["batch_size"]): r for r in found}
-    return Compared(list(records.values()), told, lineups[largest])
+    return Compared(list(records.values()), told, lineups[sizes[0]])
 
 
 def memories(
@@ -123,23 +129,26 @@ def memories(
     return {**ratios, "forward pass with its graph": round(recorded / base, 2)}
 
 
-def read_summary(folder: str | Path, task: str, *keys: str) -> list[Any]:
-    """These parts of an evaluation's `summary.json`.
+def cell(row: Mapping[str, Any] | None, digits: int) -> str:
+    """A row's error for a table; nothing where there is no such row.
 
     Example:
-        >>> read_summary("/nowhere", "age", "numbers")
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: /nowhere holds no evaluation: make one with 'it3-vision age ...'
+        >>> cell({"error": 12.345}, 1), cell({"error": None}, 1), cell(None, 1)
+        ('12.3', 'failed', '')
     """
-    place = Path(folder)
-    if not (place / "summary.json").is_file():
-        raise IT3Error(f"{place} holds no evaluation: make one with 'it3-vision {task} evaluate'")
-    found = read_json(place / "summary.json", "evaluate again")
-    try:
-        return [found[key] for key in keys]
-    except KeyError as problem:
-        raise IT3Error(f"{place / 'summary.json'} lacks {problem}: evaluate again") from problem
+    if row is None:
+        return ""
+    return "failed" if row["error"] is None else f"{row['error']:.{digits}f}"
+
+
+def size_cell(batch_size: int | None) -> str:
+    """A batch size for a table; nothing for a method that has none.
+
+    Example:
+        >>> size_cell(16), size_cell(None)
+        ('16', '')
+    """
+    return "" if batch_size is None else str(batch_size)
 
 
 def against(row: Mapping[str, Any] | None, digits: int) -> str:
@@ -161,15 +170,3 @@ def against(row: Mapping[str, Any] | None, digits: int) -> str:
 def separation(higher: Tensor, lower: Tensor) -> float | None:
     """AUROC, where there is something on both sides."""
     return auroc(higher, lower) if len(higher) and len(lower) else None
-
-
-def finite(value: Any) -> Any:
-    """The same for JSON: numbers that are none become None.
-
-    Example:
-        >>> finite({"a": math.nan, "b": {"c": 1.0}})
-        {'a': None, 'b': {'c': 1.0}}
-    """
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

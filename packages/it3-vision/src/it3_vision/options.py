@@ -13,10 +13,16 @@ import typer
 
 from it3_core import IT3Error
 
-__all__ = ["Adaptation", "Device", "Norm", "Normalise", "Preset", "Quiet", "RunFolder", "Second",
-           "command", "names", "numbers", "tell"]  # fmt: skip
+__all__ = ["Adapt", "Adaptation", "AsJson", "BFloat16", "BatchSizes", "Device",
+           "EvaluationFolder", "Images", "NewRun", "Norm", "NormKind", "Normalise", "NormaliseBy",
+           "Only", "Part", "Preset", "Quiet", "Rate", "RunFolder", "Second", "Seed", "Signal",
+           "TrainDevice", "Weights", "Workers", "command", "left_out", "names", "numbers",
+           "tell"]  # fmt: skip
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
+NewRun = Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")]
+Part = Annotated[str | None, typer.Option(help="Which, where DATA has several.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of all that is random.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 Device = Annotated[str, typer.Option(help="Where the network runs: cpu, cuda ...")]
 
@@ -62,6 +68,28 @@ class Adaptation(StrEnum):
     none = "none"
 
 
+# Of `train`.
+NormKind = Annotated[Norm, typer.Option(help="Batch norm or group norm.")]
+Rate = Annotated[float, typer.Option(help="The largest rate of the cycle.")]
+Signal = Annotated[Second, typer.Option(help="The second pass's signal.")]
+Weights = Annotated[Path | None, typer.Option(help="A safetensors file to start from.")]
+NormaliseBy = Annotated[Normalise, typer.Option(help="imagenet: for WEIGHTS from there.")]
+BFloat16 = Annotated[bool | None, typer.Option(
+    help="Multiply in bfloat16; without a word, on a GPU only.")]  # fmt: skip
+Workers = Annotated[int, typer.Option(min=0, help="Processes that prepare images.")]
+TrainDevice = Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")]
+
+# Of `evaluate`.
+BatchSizes = Annotated[str, typer.Option(help="Images at once, separated by commas.")]
+Only = Annotated[str | None, typer.Option(help="Names of methods, by semicolons.")]
+EvaluationFolder = Annotated[Path | None, typer.Option(help="The folder; RUN/evaluation.")]
+
+# Of `predict`.
+Images = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files or folders.")]
+Adapt = Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+
+
 def numbers(text: str, what: str) -> list[int]:
     """Whole numbers separated by commas.
 
@@ -78,11 +106,19 @@ def numbers(text: str, what: str) -> list[int]:
     return found
 
 
+def left_out(problems: Sequence[object], most: int = 5) -> None:
+    """Says on standard error what could not be used, and why: the first few of it."""
+    for problem in problems[:most]:
+        typer.echo(f"left out: {problem}", err=True)
+    if len(problems) > most:
+        typer.echo(f"left out: {len(problems) - most} more", err=True)
+
+
 def tell(found: Sequence[Any], as_json: bool) -> None:
     """Prints predictions, one a line; exits with 2 if one of them has a problem."""
     for one in found:
         print(json.dumps(one.as_json(), ensure_ascii=False) if as_json else str(one))
-    if any(one.before is None for one in found):
+    if any(one.problem is not None for one in found):
         raise typer.Exit(2)
 
 

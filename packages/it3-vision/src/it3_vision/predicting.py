@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from torch import Tensor
@@ -18,7 +18,7 @@ from it3_vision.data.images import Pixels
 from it3_vision.methods import BatchNormStats
 from it3_vision.runs import TrainedRun
 
-__all__ = ["Adapt", "Answered", "Asked", "ask", "method_for"]
+__all__ = ["Adapt", "Answered", "Asked", "ask", "method_for", "unusual"]
 
 Adapt = Literal["auto", "instance", "batch", "statistics", "none"]
 """What tuning chose; IT³ on each image alone; IT³ on all together; batch statistics; nothing."""
@@ -53,22 +53,55 @@ class Asked:
     flagged: bool
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Answered:
-    """What is told to people about one image: its name, and why there is no answer.
+    """What is told to people about one image, or why nothing is; every task adds its answers.
 
-    Every task has one of its own, with its answers between the two, `before` among them.
+    Attributes:
+        name: the file.
+        error: idempotence error before adaptation.
+        percentile: the share of the training images, in per cent, that are less unusual.
+        flagged: whether that is more than the RUN's trust allows.
+        problem: why there is no answer.
     """
 
-    name: str
+    things: ClassVar[str] = "images"
+
+    name: str = field(kw_only=False)
+    error: float | None = None
+    percentile: float | None = None
+    flagged: bool = False
+    problem: str | None = None
+
+    def answer(self) -> str:
+        """The answers before and after adaptation, in words."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        if self.percentile is None:
+            return f"{self.name}: {self.problem}"
+        rare = unusual(self.percentile, self.flagged, self.things)
+        return f"{self.name}: {self.answer()}; {rare}"
 
     def as_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
+        if self.percentile is None:
+            return {"name": self.name, "problem": self.problem}
         found = asdict(self)
-        if found["before"] is None:
-            return {"name": self.name, "problem": found["problem"]}
         del found["problem"]
-        return {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
+        last = {key: found.pop(key) for key in ("error", "percentile", "flagged")}
+        return {k: round(v, 6) if isinstance(v, float) else v for k, v in (found | last).items()}
+
+
+def unusual(percentile: float, flagged: bool, things: str) -> str:
+    """How unusual something is, in words, with a mark on what is flagged.
+
+    Example:
+        >>> unusual(97.1, True, "crops")
+        'more unusual than 97.1 % of the training crops (!)'
+    """
+    mark = " (!)" if flagged else ""
+    return f"more unusual than {percentile:.1f} % of the training {things}{mark}"
 
 
 def ask(

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from it3_core import __version__ as core_version
-from it3_core.report import facts, table
+from it3_core.report import facts, picture, table
 from it3_core.summary import Row
 from it3_vision import __version__
 from it3_vision.runs import TrainedRun
 
-__all__ = ["find_row", "made", "settings", "training", "tunings"]
+__all__ = ["drawn", "find_row", "made", "settings", "training", "tunings"]
 
 
 def find_row(rows: Sequence[Row], level: str, method: str, batch_size: int) -> Row | None:
@@ -28,6 +28,18 @@ def find_row(rows: Sequence[Row], level: str, method: str, batch_size: int) -> R
         and row["batch_size"] in (None, batch_size)
     ]
     return found[0] if found and found[0]["error"] is not None else None
+
+
+def drawn(folder: Path, name: str, alt: str, caption: str = "") -> str:
+    """A picture that lies beside an evaluation's tables, inside the page.
+
+    Args:
+        folder: of the evaluation.
+        name: of the file, without its suffix.
+        alt: what it shows, for those who can't see it.
+        caption: below it.
+    """
+    return picture((folder / f"{name}.png").read_bytes(), alt, caption)
 
 
 def settings(by_size: Mapping[str, Mapping[str, str]]) -> str:

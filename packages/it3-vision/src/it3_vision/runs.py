@@ -8,10 +8,10 @@ data's statistics that methods need; `history.json` says how training went.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from it3_core.checkpoint import Checkpoint, load, save
 from it3_core.files import read_json, write_json
 from it3_core.tuning import Candidate, Tuning
 from it3_vision import __version__
-from it3_vision.data import Preparation
+from it3_vision.data import BadImage, Preparation
+from it3_vision.training import place_for
 
-__all__ = ["FORMAT", "TrainedRun", "finished", "parts_of", "read_run"]
+__all__ = ["FORMAT", "TrainedRun", "finished", "remembered"]
 
 FORMAT = 1
 """Of a RUN; another one can't be read."""
@@ -39,8 +40,15 @@ class TrainedRun(Generic[A]):
     """A trained network and all that goes with it, whatever its task.
 
     Attributes:
+        task: the command that makes one: "classify", "age" ...
+        kind: of the adapter that its checkpoint has.
+        whose: of whom it is: "a classifier", say.
         tunings: what was chosen for batches of so many images at least.
     """
+
+    task: ClassVar[str]
+    kind: ClassVar[type[Adapter]]
+    whose: ClassVar[str]
 
     folder: Path
     model: nn.Module
@@ -51,6 +59,60 @@ class TrainedRun(Generic[A]):
     activations: Activations
     settings: dict[str, Any]
     history: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
+        """Reads a RUN; one that is missing, broken or of another kind gets one clear sentence.
+
+        Args:
+            folder: the RUN.
+            device: where its network is to be.
+
+        Example:
+            >>> from it3_vision.classify.runs import load_run
+            >>> load_run("/nowhere")
+            Traceback (most recent call last):
+            ...
+            it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-vision classify train'
+        """
+        place = Path(folder)
+        found = cls._checked(place)
+        settings, where = found.settings, place_for(device)
+        own = {"adapter": found.adapter, **cls.own_parts(place, found, where)}
+        own["model"] = found.restore(own["model"]).eval().to(where)
+        return cls(
+            **own,
+            folder=place,
+            prepare=Preparation.from_description(settings["prepare"]),
+            trust=Trust.from_description(found.trust or {}),
+            tunings={int(k): Tuning.from_description(v) for k, v in settings["tunings"].items()},
+            activations=Activations.from_tensors(found.tensors),
+            settings=settings,
+            history=read_json(place / "history.json", "train the RUN again"),
+        )
+
+    @classmethod
+    def _checked(cls, place: Path) -> Checkpoint:
+        if not (place / "model.safetensors").is_file():
+            raise IT3Error(f"{place} is no RUN: make one with 'it3-vision {cls.task} train'")
+        found = load(place / "model.safetensors")
+        settings = found.settings
+        if settings.get("format") != FORMAT or "training" not in settings:
+            written = found.versions.get("it3-vision", "something else")
+            raise IT3Error(
+                f"{place} was written by it3-vision {written}, and {__version__} can't read it: "
+                f"train it again"
+            )
+        if not isinstance(found.adapter, cls.kind) or found.trust is None:
+            raise IT3Error(f"{place} is no RUN of {cls.whose}: train it again")
+        return found
+
+    @classmethod
+    def own_parts(
+        cls, folder: Path, found: Checkpoint, where: torch.device | str
+    ) -> dict[str, Any]:
+        """What a task's RUN has of its own, its `model` among it, without its weights."""
+        raise NotImplementedError
 
     @property
     def seed(self) -> int:
@@ -99,52 +161,31 @@ class TrainedRun(Generic[A]):
         )
 
 
-def read_run(
-    folder: str | os.PathLike[str], task: str, kind: type[A], what: str
-) -> tuple[Checkpoint, A]:
-    """The checkpoint of a RUN and its adapter; anything else gets one clear sentence.
+def remembered(
+    known: Mapping[str, Any],
+    about: Mapping[str, Any] | None,
+    bad: Sequence[BadImage | str],
+    prepare: Preparation,
+    tunings: Mapping[int, Tuning],
+    **measured: Any,
+) -> dict[str, Any]:
+    """A new RUN's settings, which `TrainedRun.load` reads.
 
     Args:
-        folder: the RUN.
-        task: the command that makes one: "classify", "age" ...
-        kind: of adapter.
-        what: of whom it must be: "a classifier", say.
-
-    Example:
-        >>> from it3_core import Classification
-        >>> read_run("/nowhere", "classify", Classification, "a classifier")
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-vision classify train'
+        known: what was settled before training, see `finished`.
+        about: whatever else the caller wants to keep.
+        bad: what could not be read; the first hundred are kept.
+        prepare: makes tensors of images.
+        tunings: what was chosen, by batch size.
+        measured: what was found out about the network.
     """
-    place = Path(folder)
-    if not (place / "model.safetensors").is_file():
-        raise IT3Error(f"{place} is no RUN: make one with 'it3-vision {task} train'")
-    found = load(place / "model.safetensors")
-    settings = found.settings
-    if settings.get("format") != FORMAT or "training" not in settings:
-        written = found.versions.get("it3-vision", "something else")
-        raise IT3Error(
-            f"{place} was written by it3-vision {written}, and {__version__} can't read it: train "
-            f"it again"
-        )
-    adapter = found.adapter
-    if not isinstance(adapter, kind) or found.trust is None:
-        raise IT3Error(f"{place} is no RUN of {what}: train it again")
-    return found, adapter
-
-
-def parts_of(folder: str | os.PathLike[str], found: Checkpoint) -> dict[str, Any]:
-    """What a `TrainedRun` is made of, beside its network and its adapter."""
-    settings, place = found.settings, Path(folder)
     return {
-        "folder": place,
-        "prepare": Preparation.from_description(settings["prepare"]),
-        "trust": Trust.from_description(found.trust or {}),
-        "tunings": {int(k): Tuning.from_description(v) for k, v in settings["tunings"].items()},
-        "activations": Activations.from_tensors(found.tensors),
-        "settings": settings,
-        "history": read_json(place / "history.json", "train the RUN again"),
+        **known,
+        "about": dict(about or {}),
+        "bad": [str(one) for one in bad[:100]],
+        "prepare": prepare.describe(),
+        **measured,
+        "tunings": {str(size): tuning.describe() for size, tuning in tunings.items()},
     }
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "first_weights",
     "fit_network",
     "in_memory",
+    "mean_error",
     "mixed_precision",
     "parts",
     "place_for",
@@ -198,6 +199,26 @@ def _held_out_loss(
         for part, label in zip(batches(x.to(device), 256), batches(y, 256), strict=True):
             losses.append(adapter.loss(model(part, adapter.neutral(part)), label.to(device)))
     return float(torch.cat(losses).mean())
+
+
+def mean_error(model: nn.Module, adapter: Adapter, x: Tensor, y: Tensor) -> float:
+    """The network's mean error as it is, in the adapter's unit: a share of answers, years ...
+
+    Example:
+        >>> from it3_core import Classification
+        >>> from it3_vision.networks import NetworkSettings, build
+        >>> adapter, x = Classification(3), torch.randn(4, 3, 16, 16)
+        >>> model = build(NetworkSettings(preset="tiny"), adapter).eval()
+        >>> right = model(x, adapter.neutral(x)).argmax(1)
+        >>> mean_error(model, adapter, x, right), mean_error(model, adapter, x, (right + 1) % 3)
+        (0.0, 1.0)
+    """
+    with torch.no_grad():
+        errors = [
+            adapter.error(model(part, adapter.neutral(part)), label)
+            for part, label in zip(batches(x, 256), torch.split(y, 256), strict=True)
+        ]
+    return float(torch.cat(errors).mean())
 
 
 def sgd(parameters: Any, lr: float) -> Optimizer:

@@ -8,20 +8,8 @@ from typing import Annotated
 
 import typer
 
-from it3_vision.options import (
-    Adaptation,
-    Device,
-    Norm,
-    Normalise,
-    Preset,
-    Quiet,
-    RunFolder,
-    Second,
-    command,
-    names,
-    numbers,
-    tell,
-)
+from it3_vision import options
+from it3_vision.options import Preset
 
 __all__ = ["app"]
 
@@ -42,34 +30,31 @@ class Split(StrEnum):
 def train(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder, folders of parts or a tar "
                                          "of AGE_GENDER_RACE_DATE.jpg, as UTKFace's are.")],
-    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")],
+    out: options.NewRun,
     low: Annotated[int, typer.Option(min=0, help="The youngest to train on, in years.")] = 20,
     high: Annotated[int, typer.Option(min=1, help="The oldest to train on.")] = 60,
     tested: Annotated[float, typer.Option(help="Share that is set apart for testing.")] = 0.2,
     preset: Annotated[Preset, typer.Option(help="small: ResNet-18, paper: ResNet-152.")] = (
         Preset.small
     ),
-    norm: Annotated[Norm, typer.Option(help="Batch norm or group norm.")] = Norm.batch,
+    norm: options.NormKind = options.Norm.batch,
     layer: Annotated[str, typer.Option(help="Where the signal enters.")] = "layer2",
     size: Annotated[int | None, typer.Option(
         min=8, help="Images are brought to this size [default: 64, or 224 for paper].")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times through the faces.")] = 45,
     batch_size: Annotated[int, typer.Option(min=2, help="Faces a step.")] = 64,
-    lr: Annotated[float, typer.Option(help="The largest rate of the cycle.")] = 0.05,
-    second: Annotated[Second, typer.Option(help="The second pass's signal.")] = Second.label,
-    weights: Annotated[Path | None, typer.Option(help="A safetensors file to start from.")] = None,
+    lr: options.Rate = 0.05,
+    second: options.Signal = options.Second.label,
+    weights: options.Weights = None,
     new_head: Annotated[bool, typer.Option(help="WEIGHTS answer something else.")] = False,
-    normalise: Annotated[Normalise, typer.Option(help="imagenet: for WEIGHTS from there.")] = (
-        Normalise.data
-    ),
-    bfloat16: Annotated[bool | None, typer.Option(
-        help="Multiply in bfloat16; without a word, on a GPU only.")] = None,
+    normalise: options.NormaliseBy = options.Normalise.data,
+    bfloat16: options.BFloat16 = None,
     vanilla: Annotated[bool, typer.Option(
         "--vanilla", help="Train the same network without a signal too: as long again.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that prepare images.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")] = None,
-    quiet: Quiet = False,
+    seed: options.Seed = 0,
+    workers: options.Workers = 0,
+    device: options.TrainDevice = None,
+    quiet: options.Quiet = False,
 ) -> None:  # fmt: skip
     """Train a network; started again, it goes on where it was. Works under torchrun.
 
@@ -97,7 +82,7 @@ def train(
     )
     training.interval  # noqa: B018  # says what is wrong with it before anything is read
     faces = read_faces(data)
-    _left_out(faces.problems)
+    options.left_out(faces.problems)
     run = train_run(
         faces.images,
         out,
@@ -122,20 +107,20 @@ def train(
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    run: options.RunFolder,
     data: Annotated[Path, typer.Option(help="Faces of all ages, named as for train.")],
     split: Annotated[Split, typer.Option(
         help="test: of the trained ages only those that train set apart.")] = Split.test,
     levels: Annotated[str, typer.Option(help="Years beyond the interval where levels end.")] = (
         "10,20"
     ),
-    batch_sizes: Annotated[str, typer.Option(help="Separated by commas.")] = "4,8,16",
+    batch_sizes: options.BatchSizes = "4,8,16",
     most: Annotated[int, typer.Option(min=2, help="Faces of a level at most.")] = 300,
-    only: Annotated[str | None, typer.Option(help="Names of methods, by semicolons.")] = None,
+    only: options.Only = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draw of the faces.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder; RUN/evaluation.")] = None,
-    device: Device = "cpu",
-    quiet: Quiet = False,
+    out: options.EvaluationFolder = None,
+    device: options.Device = "cpu",
+    quiet: options.Quiet = False,
 ) -> None:  # fmt: skip
     """Compare every method on younger and older faces; write records, tables, pictures, a page.
 
@@ -148,24 +133,24 @@ def evaluate(
     from it3_vision.age.runs import load_run
 
     trained = load_run(run, device)
-    edges = tuple(numbers(levels, "levels"))
+    edges = tuple(options.numbers(levels, "levels"))
     faces = read_faces(data)
     shifts = Levels.of(
         trained, faces.images, edges, most=most, seed=seed, everything=split == Split.all
     )
-    _left_out([*faces.problems, *shifts.bad])
+    options.left_out([*faces.problems, *shifts.bad])
     found = evaluate_run(
         trained,
         shifts,
         out=out,
-        batch_sizes=numbers(batch_sizes, "batch sizes"),
-        only=names(only),
+        batch_sizes=options.numbers(batch_sizes, "batch sizes"),
+        only=options.names(only),
         progress=not quiet,
     )
     asked = {"data": data, "split": split.value, "levels": levels, "batch-sizes": batch_sizes,
              "most": most, "only": only, "seed": seed, "out": out}  # fmt: skip
     page = write_report(
-        trained, shifts, found, found.folder / "report.html", command("age", run, asked)
+        trained, shifts, found, found.folder / "report.html", options.command("age", run, asked)
     )
     print(markdown_table(found.summary()))
     print(f"\n{found.folder / 'table.md'}\n{page}")
@@ -173,12 +158,12 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: RunFolder,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files or folders.")],
-    adapt: Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")] = Adaptation.auto,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    device: Device = "cpu",
-    quiet: Quiet = False,
+    run: options.RunFolder,
+    images: options.Images,
+    adapt: options.Adapt = options.Adaptation.auto,
+    as_json: options.AsJson = False,
+    device: options.Device = "cpu",
+    quiet: options.Quiet = False,
 ) -> None:
     """Say how old faces are, before and after adaptation, and how unusual they are.
 
@@ -187,7 +172,7 @@ def predict(
     from it3_vision.age.predict import predict as answer
     from it3_vision.age.runs import load_run
 
-    tell(answer(load_run(run, device), images, adapt.value, progress=not quiet), as_json)
+    options.tell(answer(load_run(run, device), images, adapt.value, progress=not quiet), as_json)
 
 
 @app.command()
@@ -195,20 +180,11 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder for all of it.")] = Path("it3-age-demo"),
     n: Annotated[int, typer.Option(min=200, help="Faces to draw.")] = 3000,
     epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    quiet: Quiet = False,
+    seed: options.Seed = 0,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw faces, train, compare every method, write the report."""
-    from it3_core.tables import markdown_table
     from it3_vision.age.demo import run_demo
 
     made = run_demo(out, n=n, seed=seed, epochs=epochs, progress=not quiet)
-    print(markdown_table(made.evaluation.summary()))
-    print(f"\nreport: {made.report}")
-
-
-def _left_out(problems: list[str]) -> None:
-    for problem in problems[:5]:
-        typer.echo(f"left out: {problem}", err=True)
-    if len(problems) > 5:
-        typer.echo(f"left out: {len(problems) - 5} more", err=True)
+    made.tell(made.evaluation.summary())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from it3_core.files import make_folder
@@ -12,19 +11,11 @@ from it3_vision.age.evaluate import Evaluation, Levels, evaluate_run
 from it3_vision.age.network import FaceSettings
 from it3_vision.age.report import write_report
 from it3_vision.age.runs import Run, Training, train
+from it3_vision.demonstrating import Demo
 
-__all__ = ["Demo", "run_demo"]
+__all__ = ["run_demo"]
 
 _TUNED = {4: 48, 16: 96}  # faces for tuning: enough for a demonstration
-
-
-@dataclass(frozen=True)
-class Demo:
-    """What the demonstration made."""
-
-    run: Run
-    evaluation: Evaluation
-    report: Path
 
 
 def run_demo(
@@ -35,7 +26,7 @@ def run_demo(
     epochs: int = 8,
     progress: bool = True,
     say: Callable[[str], object] = print,
-) -> Demo:
+) -> Demo[Run, Evaluation]:
     """Draws faces, trains, evaluates and writes the report.
 
     Args:

@@ -57,7 +57,9 @@ def samples(lines: Sequence[Mapping[str, Any]], pixels: Sequence[Any]) -> Figure
     """A row of faces for each level: age, answer before and after, and how unusual each is."""
     levels = list(dict.fromkeys(line["level"] for line in lines))
     columns = max(sum(line["level"] == level for line in lines) for level in levels)
-    figure = Figure(figsize=(1.3 * columns + 0.5, 1.75 * len(levels)), layout="constrained")
+    figure = Figure(figsize=(1.3 * columns + 0.5, 1.95 * len(levels)))
+    # A row's last line must not look like the next one's title.
+    figure.set_layout_engine("constrained", hspace=0.12)
     places = dict.fromkeys(levels, 0)
     for line, image in zip(lines, pixels, strict=True):
         row, column = levels.index(line["level"]), places[line["level"]]

@@ -5,47 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from it3_vision.age.runs import Run
-from it3_vision.predicting import Adapt, Answered, ask
+from it3_vision.predicting import Adapt, Answered, Asked, ask
 
 __all__ = ["Prediction", "predict"]
 
 
 @dataclass
 class Prediction(Answered):
-    """What is said about one face, or why nothing is.
+    """What is said about one face; what is not named here is in `Answered`.
 
     Attributes:
-        name: the file.
         before: the age in years at first.
         after: the same after adaptation.
-        error: idempotence error before adaptation, in training standard deviations.
-        percentile: the share of the training faces, in per cent, that are less unusual.
-        flagged: whether that is more than the RUN's trust allows.
-        problem: why there is no answer.
 
     Example:
-        >>> print(Prediction("a.jpg", 58.2, 63.9, 0.4, 98.2, flagged=True))
+        >>> print(Prediction("a.jpg", 58.2, 63.9, percentile=98.2, flagged=True))
         a.jpg: 58.2 → 63.9 years; more unusual than 98.2 % of the training faces (!)
         >>> print(Prediction("b.jpg", problem="is empty"))
         b.jpg: is empty
     """
 
+    things: ClassVar[str] = "faces"
+
     before: float | None = None
     after: float | None = None
-    error: float | None = None
-    percentile: float | None = None
-    flagged: bool = False
-    problem: str | None = None
 
-    def __str__(self) -> str:
-        if self.before is None:
-            return f"{self.name}: {self.problem}"
-        return (
-            f"{self.name}: {self.before:.1f} → {self.after:.1f} years; more unusual than "
-            f"{self.percentile:.1f} % of the training faces{' (!)' if self.flagged else ''}"
-        )
+    def answer(self) -> str:
+        """The ages before and after adaptation."""
+        return f"{self.before:.1f} → {self.after:.1f} years"
 
 
 def predict(
@@ -68,10 +58,17 @@ def predict(
         'it3_vision.age.predict'
     """
     return [
-        Prediction(name, problem=told)
-        if isinstance(told, str)
-        else Prediction(
-            name, float(told.before), float(told.after), told.error, told.percentile, told.flagged
-        )
+        Prediction(name, problem=told) if isinstance(told, str) else _prediction(name, told)
         for name, told in ask(run, paths, adapt, progress=progress)
     ]
+
+
+def _prediction(name: str, told: Asked) -> Prediction:
+    return Prediction(
+        name,
+        float(told.before),
+        float(told.after),
+        error=told.error,
+        percentile=told.percentile,
+        flagged=told.flagged,
+    )

@@ -10,9 +10,9 @@ from it3_core.report import Page, cards, columns, picture, table, text
 from it3_core.tables import BEYOND, label
 from it3_vision import reporting
 from it3_vision.age.evaluate import OLDER, YOUNGER, Evaluation, Levels
-from it3_vision.age.pictures import figures, samples
+from it3_vision.age.pictures import samples
 from it3_vision.age.runs import Run
-from it3_vision.reporting import find_row
+from it3_vision.reporting import drawn, find_row
 
 __all__ = ["write_report"]
 
@@ -35,7 +35,6 @@ def write_report(
         path: the page.
         command: what made it, for the last section.
     """
-    drawn = figures(found)
     sizes = sorted({r["batch_size"] for r in found.records if r["batch_size"] is not None}) or [1]
     page = Page("Faces: ages outside the trained interval", _subtitle(run, found))
     page.section(
@@ -44,12 +43,14 @@ def write_report(
     page.section(
         "What adaptation does",
         table(found.summary(), _CAPTION),
-        picture(drawn["boxes"], "error by level and batch size", _BOXES),
-        picture(drawn["methods"], "error by level and method", _BOXES),
-        picture(drawn["differences"], "difference to source by level"),
+        drawn(found.folder, "boxes", "error by level and batch size", _BOXES),
+        drawn(found.folder, "methods", "error by level and method", _BOXES),
+        drawn(found.folder, "differences", "difference to source by level"),
     )
     page.section("Level by level", table(found.by_level(), "Mean absolute error in years."))
-    page.section("Whom to believe", *_trust(found), picture(drawn["errors"], "idempotence errors"))
+    page.section(
+        "Whom to believe", *_trust(found), drawn(found.folder, "errors", "idempotence errors")
+    )
     sheet = samples(found.samples, _pixels(levels, found))
     sheet.savefig(found.folder / "samples.png", dpi=160)
     page.section("What it sees", picture(sheet, "sample faces with answers", _SAMPLES))
@@ -137,7 +138,7 @@ def _trust(found: Evaluation) -> list[str]:
         ["flagged of the others, %", f"{100 * trust['flagged_beyond']:.1f}"],
     ]
     bias = [["level", "answer − age, mean"]]
-    bias += [[name, f"{value:+.1f}"] for name, value in trust["bias"].items()]
+    bias += [[f"{name} years", f"{value:+.1f}"] for name, value in trust["bias"].items()]
     return [
         text(
             "The gap between the first and the second answer should grow where the network is "

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-from torch import Tensor
-
 from it3_core import Classification, Conditioned
-from it3_core.batching import batches
 from it3_core.tuning import Tuning, tune
 from it3_vision.data import ImageSet, Preparation
+from it3_vision.training import mean_error
 from it3_vision.trials import candidates, trials
 
-__all__ = ["BATCHES", "choose", "wrong_share"]
+__all__ = ["BATCHES", "choose"]
 
 BATCHES: dict[int, int] = {1: 128, 16: 256, 64: 512}
 """The batch sizes that are tuned for, and the number of held-out images to do it with."""
@@ -47,7 +44,7 @@ def choose(
     """
     chosen: dict[int, Tuning] = {}
     for size, x, y, shifts in trials(held_out, prepare, sizes or BATCHES, seed, severity):
-        wrong = wrong_share(model, adapter, x, y)
+        wrong = mean_error(model, adapter, x, y)
         chosen[size] = tune(
             model,
             adapter,
@@ -60,22 +57,3 @@ def choose(
             progress=progress,
         )
     return chosen
-
-
-def wrong_share(model: Conditioned, adapter: Classification, x: Tensor, y: Tensor) -> float:
-    """The share of wrong answers of the network as it is.
-
-    Example:
-        >>> from it3_vision.networks import NetworkSettings, build
-        >>> adapter, x = Classification(3), torch.randn(4, 3, 16, 16)
-        >>> model = build(NetworkSettings(preset="tiny"), adapter).eval()
-        >>> right = model(x, adapter.neutral(x)).argmax(1)
-        >>> wrong_share(model, adapter, x, right), wrong_share(model, adapter, x, (right + 1) % 3)
-        (0.0, 1.0)
-    """
-    with torch.no_grad():
-        wrong = [
-            adapter.error(model(part, adapter.neutral(part)), label)
-            for part, label in zip(batches(x, 256), torch.split(y, 256), strict=True)
-        ]
-    return float(torch.cat(wrong).mean())

@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from it3_core import IT3Error
-from it3_vision.options import (
-    Adaptation,
-    Device,
-    Norm,
-    Normalise,
-    Preset,
-    Quiet,
-    RunFolder,
-    Second,
-    command,
-    names,
-    numbers,
-    tell,
-)
+from it3_vision import options
+from it3_vision.options import Preset
 
 if TYPE_CHECKING:
     from it3_vision.classify.evaluate import Shifts
@@ -39,30 +27,27 @@ app = typer.Typer(
 def train(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="CLASS/FILE folders, a tar of them, "
                                          "CIFAR's .bin files, MNIST's IDX files ...")],
-    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")],
-    split: Annotated[str | None, typer.Option(help="Which, where DATA has several.")] = None,
+    out: options.NewRun,
+    split: options.Part = None,
     network: Annotated[str, typer.Option(help="dla, resnet18, 34, 50 or 152.")] = "dla",
     preset: Annotated[Preset, typer.Option(help="small: for a few CPU cores.")] = Preset.small,
-    norm: Annotated[Norm, typer.Option(help="Batch norm or group norm.")] = Norm.batch,
+    norm: options.NormKind = options.Norm.batch,
     layer: Annotated[str | None, typer.Option(help="Where the signal enters.")] = None,
     size: Annotated[int, typer.Option(min=8, help="Images are brought to this size.")] = 32,
     epochs: Annotated[int, typer.Option(min=1, help="Times through the images.")] = 12,
     batch_size: Annotated[int, typer.Option(min=2, help="Images a step.")] = 128,
-    lr: Annotated[float, typer.Option(help="The largest rate of the cycle.")] = 0.2,
-    second: Annotated[Second, typer.Option(help="The second pass's signal.")] = Second.label,
+    lr: options.Rate = 0.2,
+    second: options.Signal = options.Second.label,
     rotation: Annotated[bool, typer.Option(help="Train TTT's head too.")] = True,
     flip: Annotated[bool, typer.Option(help="Not for digits and letters.")] = True,
-    weights: Annotated[Path | None, typer.Option(help="A safetensors file to start from.")] = None,
+    weights: options.Weights = None,
     new_head: Annotated[bool, typer.Option(help="WEIGHTS know other classes.")] = False,
-    normalise: Annotated[Normalise, typer.Option(help="imagenet: for WEIGHTS from there.")] = (
-        Normalise.data
-    ),
-    bfloat16: Annotated[bool | None, typer.Option(
-        help="Multiply in bfloat16; without a word, on a GPU only.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that prepare images.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")] = None,
-    quiet: Quiet = False,
+    normalise: options.NormaliseBy = options.Normalise.data,
+    bfloat16: options.BFloat16 = None,
+    seed: options.Seed = 0,
+    workers: options.Workers = 0,
+    device: options.TrainDevice = None,
+    quiet: options.Quiet = False,
 ) -> None:  # fmt: skip
     """Train a classifier; started again, it goes on where it was. Works under torchrun.
 
@@ -113,21 +98,21 @@ def train(
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    run: options.RunFolder,
     data: Annotated[Path, typer.Option(help="Clean test images, of the same classes.")],
-    split: Annotated[str | None, typer.Option(help="Which, where DATA has several.")] = None,
+    split: options.Part = None,
     corrupted: Annotated[Path | None, typer.Option(
         help="CIFAR-10-C or ImageNet-C of the same images; made here without it.")] = None,
     corruptions: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = "all",
     severities: Annotated[str, typer.Option(help="Such as 5 or 1,3,5.")] = "5",
-    batch_sizes: Annotated[str, typer.Option(help="Separated by commas.")] = "1,16,64",
+    batch_sizes: options.BatchSizes = "1,16,64",
     most: Annotated[int, typer.Option(min=2, help="Test images at most.")] = 2000,
     slow: Annotated[bool, typer.Option(help="MEMO and TTT, many passes an image.")] = True,
-    only: Annotated[str | None, typer.Option(help="Names of methods, by semicolons.")] = None,
+    only: options.Only = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draw and the corruptions.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder; RUN/evaluation.")] = None,
-    device: Device = "cpu",
-    quiet: Quiet = False,
+    out: options.EvaluationFolder = None,
+    device: options.Device = "cpu",
+    quiet: options.Quiet = False,
 ) -> None:  # fmt: skip
     """Compare every method under every corruption; write records, tables, pictures and a page.
 
@@ -144,16 +129,20 @@ def evaluate(
         trained,
         shifts,
         out=out,
-        batch_sizes=numbers(batch_sizes, "batch sizes"),
+        batch_sizes=options.numbers(batch_sizes, "batch sizes"),
         slow=slow,
-        only=names(only),
+        only=options.names(only),
         progress=not quiet,
     )
     asked = {"data": data, "split": split, "corrupted": corrupted, "corruptions": corruptions,
              "severities": severities, "batch-sizes": batch_sizes, "most": most, "only": only,
              "seed": seed, "out": out, "no-slow": not slow}  # fmt: skip
     page = write_report(
-        trained, shifts, found, found.folder / "report.html", command("classify", run, asked)
+        trained,
+        shifts,
+        found,
+        found.folder / "report.html",
+        options.command("classify", run, asked),
     )
     print(markdown_table(found.summary(found.severities[-1])))
     print(f"\n{found.folder / 'table.md'}\n{page}")
@@ -161,12 +150,12 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: RunFolder,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files or folders.")],
-    adapt: Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")] = Adaptation.auto,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    device: Device = "cpu",
-    quiet: Quiet = False,
+    run: options.RunFolder,
+    images: options.Images,
+    adapt: options.Adapt = options.Adaptation.auto,
+    as_json: options.AsJson = False,
+    device: options.Device = "cpu",
+    quiet: options.Quiet = False,
 ) -> None:
     """Say what images show, before and after adaptation, and how unusual they are.
 
@@ -175,7 +164,7 @@ def predict(
     from it3_vision.classify.predict import predict as answer
     from it3_vision.classify.runs import load_run
 
-    tell(answer(load_run(run, device), images, adapt.value, progress=not quiet), as_json)
+    options.tell(answer(load_run(run, device), images, adapt.value, progress=not quiet), as_json)
 
 
 def shifts_of(
@@ -196,7 +185,7 @@ def shifts_of(
     kinds = tuple(dict.fromkeys(name.strip() for name in corruptions.split(",")))
     if kinds == ("all",):
         kinds = CORRUPTIONS
-    strengths = tuple(sorted(set(numbers(severities, "severities"))))
+    strengths = tuple(sorted(set(options.numbers(severities, "severities"))))
     for kind in kinds:
         for severity in strengths:
             constants(kind, severity, "imagenet")  # says what is wrong with either
@@ -205,8 +194,7 @@ def shifts_of(
     if not len(images):
         raise IT3Error(f"{data} holds no labelled image: there is nothing to compare with")
     images, bad = images.sample(min(most, len(images)), seed).sound()
-    for problem in bad[:5]:
-        typer.echo(f"left out: {problem}", err=True)
+    options.left_out(bad)
     if not len(images):
         raise IT3Error(f"none of the images in {data} can be read: {bad[0]}")
     return Shifts(images, kinds, strengths, corrupted, seed)

@@ -114,7 +114,9 @@ def samples(
     """Images with the answer before and after, green where it is right."""
     columns = 8
     rows = -(-len(lines) // columns)
-    figure = Figure(figsize=(1.35 * columns, 1.95 * rows), layout="constrained")
+    figure = Figure(figsize=(1.35 * columns, 2.15 * rows))
+    # A row's last line must not look like the next one's title.
+    figure.set_layout_engine("constrained", hspace=0.12)
     for index, (line, image) in enumerate(zip(lines, pixels, strict=True)):
         axes = figure.add_subplot(rows, columns, index + 1)
         axes.imshow(image, interpolation="nearest")

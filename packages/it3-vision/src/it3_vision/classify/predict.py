@@ -14,19 +14,14 @@ __all__ = ["Prediction", "predict"]
 
 @dataclass
 class Prediction(Answered):
-    """What is said about one image, or why nothing is.
+    """What is said about one image; what is not named here is in `Answered`.
 
     Attributes:
-        name: the file.
         before: the most probable class at first, and `sure_before`, its probability.
         after: the same after adaptation, with `sure_after`.
-        error: idempotence error before adaptation.
-        percentile: the share of the training images, in per cent, that are less unusual.
-        flagged: whether that is more than the RUN's trust allows.
-        problem: why there is no answer.
 
     Example:
-        >>> print(Prediction("a.png", "cat", 0.61, "dog", 0.8, 0.2, 97.1, flagged=True))
+        >>> print(Prediction("a.png", "cat", 0.61, "dog", 0.8, percentile=97.1, flagged=True))
         a.png: cat (61 %) → dog (80 %); more unusual than 97.1 % of the training images (!)
         >>> print(Prediction("b.png", problem="it is empty"))
         b.png: it is empty
@@ -36,18 +31,12 @@ class Prediction(Answered):
     sure_before: float | None = None
     after: str | None = None
     sure_after: float | None = None
-    error: float | None = None
-    percentile: float | None = None
-    flagged: bool = False
-    problem: str | None = None
 
-    def __str__(self) -> str:
-        if self.before is None:
-            return f"{self.name}: {self.problem}"
+    def answer(self) -> str:
+        """The classes before and after adaptation, each with its probability."""
         return (
-            f"{self.name}: {self.before} ({100 * (self.sure_before or 0):.0f} %) → "
-            f"{self.after} ({100 * (self.sure_after or 0):.0f} %); more unusual than "
-            f"{self.percentile:.1f} % of the training images{' (!)' if self.flagged else ''}"
+            f"{self.before} ({100 * (self.sure_before or 0):.0f} %) → "
+            f"{self.after} ({100 * (self.sure_after or 0):.0f} %)"
         )
 
 
@@ -84,7 +73,7 @@ def _prediction(run: Run, name: str, told: Asked) -> Prediction:
         float(before.max()),
         run.classes[int(after.argmax())],
         float(after.max()),
-        told.error,
-        told.percentile,
-        told.flagged,
+        error=told.error,
+        percentile=told.percentile,
+        flagged=told.flagged,
     )

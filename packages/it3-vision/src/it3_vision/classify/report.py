@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ from it3_core.report import Page, cards, columns, picture, table, text
 from it3_core.tables import label
 from it3_vision import reporting
 from it3_vision.classify.evaluate import Evaluation, Shifts
-from it3_vision.classify.pictures import figures, samples
+from it3_vision.classify.pictures import samples
 from it3_vision.classify.runs import Run
-from it3_vision.reporting import find_row
+from it3_vision.reporting import drawn, find_row
 
 __all__ = ["write_report"]
 
@@ -30,7 +29,6 @@ def write_report(
         path: the page.
         command: what made it, for the last section.
     """
-    drawn = figures(found)
     sizes = sorted({r["batch_size"] for r in found.records if r["batch_size"] is not None}) or [1]
     page = Page("Images: classification under corruption", _subtitle(run, found))
     page.section(
@@ -40,7 +38,7 @@ def write_report(
         page.section(
             f"What adaptation does, severity {severity}",
             table(found.summary(severity), _CAPTION),
-            *(picture(drawn[f"bars-{size}"], f"error by corruption, batches of {size}")
+            *(drawn(found.folder, f"bars-{size}", f"error by corruption, batches of {size}")
               for size in sizes),
         )  # fmt: skip
         page.section(
@@ -48,9 +46,10 @@ def write_report(
             *(table(found.by_corruption(severity, size), f"Error in %, batches of {size}.")
               for size in sizes),
         )  # fmt: skip
-    if "severities" in drawn:
-        page.section("By severity", picture(drawn["severities"], "mean accuracy by severity"))
-    page.section("Whom to believe", *_trust(found, drawn))
+    if len(found.severities) > 1:
+        bars = drawn(found.folder, "severities", "mean accuracy by severity")
+        page.section("By severity", bars)
+    page.section("Whom to believe", *_trust(found))
     page.section("What it sees", *_samples(run, shifts, found))
     page.section("Costs", text(*_costs(found)))
     page.section("How each method was run", reporting.settings(found.numbers["settings"]))
@@ -121,7 +120,7 @@ def _cards(found: Evaluation, size: int) -> list[tuple[str, str, str]]:
     return made
 
 
-def _trust(found: Evaluation, drawn: Mapping[str, Any]) -> list[str]:
+def _trust(found: Evaluation) -> list[str]:
     trust = found.numbers["trust"]
     lines = [["measure", "Pearson with accuracy, batches of 64", "Spearman with being wrong",
               "AUROC, wrong against right", "AUROC, corrupted against clean"]]  # fmt: skip
@@ -129,9 +128,9 @@ def _trust(found: Evaluation, drawn: Mapping[str, Any]) -> list[str]:
         values = [trust[key][k] for k in ("pearson", "spearman", "auroc_wrong", "auroc_corrupted")]
         lines.append([name, *("–" if value is None else f"{value:.2f}" for value in values)])
     pictures = [
-        picture(drawn[name], name.replace("-", " "))
-        for name in ("error-against-accuracy", "entropy-against-accuracy")
-        if name in drawn
+        drawn(found.folder, f"{key}-against-accuracy", f"{key} against accuracy")
+        for key in ("error", "entropy")
+        if len(found.numbers["points"]) > 2
     ]
     return [
         text(

@@ -11,7 +11,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,21 +28,23 @@ from it3_core import (
     zigzag_loss,
 )
 from it3_core.batching import batches
+from it3_core.checkpoint import Checkpoint
 from it3_core.files import make_folder
 from it3_core.losses import SecondSignal
 from it3_core.norms import has_batch_norm
 from it3_vision.augmentation import Feed, augmentation
-from it3_vision.classify.choosing import choose, wrong_share
+from it3_vision.classify.choosing import choose
 from it3_vision.data import BadImage, ImageSet
 from it3_vision.methods import Fisher, joint_loss
 from it3_vision.networks import NetworkSettings, build
-from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run
+from it3_vision.runs import FORMAT, TrainedRun, finished, remembered
 from it3_vision.training import (
     Normalise,
     describe,
     first_weights,
     fit_network,
     in_memory,
+    mean_error,
     parts,
     place_for,
     preparation,
@@ -98,6 +101,8 @@ class Training:
 class Run(TrainedRun[Classification]):
     """A trained classifier and all that goes with it; `train` and `load_run` make one."""
 
+    task, kind, whose = "classify", Classification, "a classifier"
+
     model: Conditioned
     classes: tuple[str, ...]
     fisher: Fisher
@@ -110,6 +115,23 @@ class Run(TrainedRun[Classification]):
     def tensors(self) -> dict[str, Tensor]:
         """The training data's statistics, to be kept beside the weights."""
         return {**super().tensors(), **self.fisher.tensors()}
+
+    @classmethod
+    def own_parts(
+        cls, folder: Path, found: Checkpoint, where: torch.device | str
+    ) -> dict[str, Any]:
+        """The network, its classes, and what EATA needs."""
+        told = found.settings["training"]
+        network = NetworkSettings.from_description(told["network"])
+        return {
+            "model": build(network, cast(Classification, found.adapter), rotation=told["rotation"]),
+            "classes": tuple(found.settings["classes"]),
+            "fisher": Fisher.from_tensors(found.tensors),
+        }
+
+
+load_run = Run.load
+"""Reads a RUN, see `TrainedRun.load`."""
 
 
 def train(
@@ -200,45 +222,19 @@ def train(
         tunings=tunings,
         activations=Activations.collect(model, adapter, inputs, watched(model)),
         fisher=Fisher.collect(model, adapter, inputs[:8]),
-        settings={
-            **known,
-            "about": dict(about or {}),
-            "bad": [str(one) for one in bad[:100]],
-            "prepare": prepare.describe(),
-            "held_out_error": wrong_share(model, adapter, x, y),
-            "sensitivity": sensitivity(model, adapter, x[:500]),
-            "tunings": {str(size): tuning.describe() for size, tuning in tunings.items()},
-        },
+        settings=remembered(
+            known,
+            about,
+            bad,
+            prepare,
+            tunings,
+            held_out_error=mean_error(model, adapter, x, y),
+            sensitivity=sensitivity(model, adapter, x[:500]),
+        ),
         history=history.describe(),
     )
     run.write()
     return run
-
-
-def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Run:
-    """Reads a RUN; one that is missing, broken or of another version gets one clear sentence.
-
-    Args:
-        folder: the RUN.
-        device: where its network is to be.
-
-    Example:
-        >>> load_run("/nowhere")
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-vision classify train'
-    """
-    found, adapter = read_run(folder, "classify", Classification, "a classifier")
-    settings = found.settings
-    network = NetworkSettings.from_description(settings["training"]["network"])
-    model = build(network, adapter, rotation=settings["training"]["rotation"])
-    return Run(
-        model=found.restore(model).eval().to(place_for(device)),
-        adapter=adapter,
-        classes=tuple(settings["classes"]),
-        fisher=Fisher.from_tensors(found.tensors),
-        **parts_of(folder, found),
-    )
 
 
 def _network(training: Training, adapter: Classification) -> Conditioned:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from it3_vision.options import Device, Norm, Preset, Quiet, RunFolder, command, names, numbers
+from it3_vision import options
+from it3_vision.options import Preset
 
 __all__ = ["app"]
 
@@ -50,24 +51,23 @@ class Adaptation(StrEnum):
 @app.command()
 def train(
     data: DataFolder,
-    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")],
+    out: options.NewRun,
     resolution: Resolution = None,
     at: Annotated[float, typer.Option(help="Metres a pixel that the network works at.")] = 1.0,
-    split: Annotated[str | None, typer.Option(help="Which, where DATA has several.")] = None,
+    split: options.Part = None,
     preset: Annotated[Preset, typer.Option(help="small: for a few CPU cores.")] = Preset.small,
     steps: Annotated[int, typer.Option(min=1, help="Recurrent steps; not IT3's.")] = 3,
-    norm: Annotated[Norm, typer.Option(help="Batch norm or group norm.")] = Norm.batch,
+    norm: options.NormKind = options.Norm.batch,
     size: Annotated[int, typer.Option(min=16, help="Side of a crop, times 16.")] = 112,
     epochs: Annotated[int, typer.Option(min=1, help="Times through the scenes.")] = 90,
     batch_size: Annotated[int, typer.Option(min=2, help="Crops a step.")] = 8,
-    lr: Annotated[float, typer.Option(help="The largest rate of the cycle.")] = 3e-3,
+    lr: options.Rate = 3e-3,
     second: Annotated[Second, typer.Option(help="The second pass's signal.")] = Second.mixed,
-    bfloat16: Annotated[bool | None, typer.Option(
-        help="Multiply in bfloat16; without a word, on a GPU only.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that prepare crops.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")] = None,
-    quiet: Quiet = False,
+    bfloat16: options.BFloat16 = None,
+    seed: options.Seed = 0,
+    workers: options.Workers = 0,
+    device: options.TrainDevice = None,
+    quiet: options.Quiet = False,
 ) -> None:  # fmt: skip
     """Train a network; started again, it goes on where it was. Works under torchrun.
 
@@ -94,8 +94,7 @@ def train(
     run = train_run(
         scenes, out, training, about=about, device=device, workers=workers, progress=not quiet
     )
-    for problem in run.settings["bad"][:5]:
-        typer.echo(f"left out: {problem}", err=True)
+    options.left_out(run.settings["bad"])
     print(f"held-out quality {100 * (1 - run.settings['held_out_error']):.1f} %")
     print(run.tuning(max(run.tunings)).reason)
     print(run.folder)
@@ -103,22 +102,22 @@ def train(
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    run: options.RunFolder,
     data: Annotated[Path, typer.Option(help="Scenes with masks, as for train.")],
     resolution: Resolution = None,
-    split: Annotated[str | None, typer.Option(help="Which, where DATA has several.")] = None,
+    split: options.Part = None,
     window: Annotated[int | None, typer.Option(
         min=32, help="Take a square of this side, with the most data, from each image.")] = None,
     most: Annotated[int | None, typer.Option(min=1, help="Images at most.")] = None,
-    batch_sizes: Annotated[str, typer.Option(help="Images at once.")] = "1,4,8",
+    batch_sizes: options.BatchSizes = "1,4,8",
     order: Annotated[Order, typer.Option(help="Of the stream: by the source's MSE, or as it "
                                          "comes.")] = Order.mse,
     tile: Annotated[int, typer.Option(min=16, help="Side of a tile, times 16.")] = 256,
     slack: Annotated[float, typer.Option(min=0, help="Of the metric, in pixels.")] = 5.0,
-    only: Annotated[str | None, typer.Option(help="Names of methods, by semicolons.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder; RUN/evaluation.")] = None,
-    device: Device = "cpu",
-    quiet: Quiet = False,
+    only: options.Only = None,
+    out: options.EvaluationFolder = None,
+    device: options.Device = "cpu",
+    quiet: options.Quiet = False,
 ) -> None:  # fmt: skip
     """Compare every method on every image; write records, tables, pictures and a page.
 
@@ -134,23 +133,22 @@ def evaluate(
     tested = views_of(
         trained, open_roads(data, resolution=resolution, split=split), window=window, most=most
     )
-    for line in tested.skipped:
-        typer.echo(f"left out: {line}", err=True)
+    options.left_out(tested.skipped)
     found = evaluate_run(
         trained,
         tested,
         out=out,
-        batch_sizes=numbers(batch_sizes, "batch sizes"),
+        batch_sizes=options.numbers(batch_sizes, "batch sizes"),
         order=order.value,
         tile=tile,
         slack=slack,
-        only=names(only),
+        only=options.names(only),
         progress=not quiet,
     )
     asked = {"data": data, "resolution": resolution, "split": split, "window": window,
              "most": most, "batch-sizes": batch_sizes, "order": order.value, "tile": tile,
              "slack": slack, "only": only, "out": out}  # fmt: skip
-    line = command("roads", run, asked)
+    line = options.command("roads", run, asked)
     page = write_report(trained, tested, found, found.folder / "report.html", line)
     print(markdown_table(found.table()))
     print(f"\n{found.folder / 'table.md'}\n{page}")
@@ -158,7 +156,7 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: RunFolder,
+    run: options.RunFolder,
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An aerial image.")],
     out: Annotated[Path, typer.Option(metavar="MASK.png", help="255 road, 0 none.")],
     overlay: Annotated[Path | None, typer.Option(help="The image with its roads in red.")] = None,
@@ -169,7 +167,7 @@ def predict(
     adapt: Annotated[Adaptation, typer.Option(help="auto is what tuning chose.")] = Adaptation.auto,
     steps: Annotated[int, typer.Option(min=1, help="Of IT3, with --adapt it3.")] = 1,
     tile: Annotated[int, typer.Option(min=16, help="Side of a tile, times 16.")] = 256,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
 ) -> None:  # fmt: skip
     """Map the roads of an image: a mask, and on request an overlay and centre lines.
 
@@ -192,13 +190,11 @@ def demo(
     n: Annotated[int, typer.Option(min=16, help="Scenes to train on.")] = 60,
     tested: Annotated[int, typer.Option(min=4, help="Scenes to test on.")] = 12,
     epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 40,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    quiet: Quiet = False,
+    seed: options.Seed = 0,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw towns and countryside, train on the first, test on the second, write the report."""
-    from it3_core.tables import markdown_table
     from it3_vision.roads.demo import run_demo
 
     made = run_demo(out, n=n, tested=tested, seed=seed, epochs=epochs, progress=not quiet)
-    print(markdown_table(made.evaluation.table()))
-    print(f"\nreport: {made.report}")
+    made.tell(made.evaluation.table())

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from it3_core.files import make_folder
+from it3_vision.demonstrating import Demo
 from it3_vision.roads.drawing import drawn_scenes
 from it3_vision.roads.evaluate import Evaluation, evaluate_run, views_of
 from it3_vision.roads.network import DRUSettings
 from it3_vision.roads.report import write_report
 from it3_vision.roads.runs import Run, Training, train
 
-__all__ = ["Demo", "run_demo"]
-
-
-@dataclass(frozen=True)
-class Demo:
-    """What the demonstration made."""
-
-    run: Run
-    evaluation: Evaluation
-    report: Path
+__all__ = ["run_demo"]
 
 
 def run_demo(
@@ -35,7 +26,7 @@ def run_demo(
     size: int = 128,
     progress: bool = True,
     say: Callable[[str], object] = print,
-) -> Demo:
+) -> Demo[Run, Evaluation]:
     """Draws, trains, evaluates and writes the report.
 
     Args:

@@ -16,6 +16,7 @@ from it3_core import IT3, IT3Error, Method, Source
 from it3_core.files import write_text
 from it3_vision.data.images import BadImage
 from it3_vision.methods import BatchNormStats
+from it3_vision.predicting import unusual
 from it3_vision.roads.feed import as_input
 from it3_vision.roads.georeference import find_georeference, geojson
 from it3_vision.roads.lines import centre_lines
@@ -56,8 +57,8 @@ class Prediction:
     def __str__(self) -> str:
         return (
             f"{self.name}: {100 * self.roads:.1f} % road on {100 * self.known.mean():.0f} % of the "
-            f"image, adaptation changed {100 * self.changed:.2f} %; more unusual than "
-            f"{self.percentile:.1f} % of the training crops{' (!)' if self.flagged else ''}"
+            f"image, adaptation changed {100 * self.changed:.2f} %; "
+            f"{unusual(self.percentile, self.flagged, 'crops')}"
         )
 
 

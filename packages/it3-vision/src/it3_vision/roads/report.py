@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from it3_core.report import Page, cards, picture, table, text
+from it3_core.report import Page, cards, table, text
 from it3_core.tables import label
-from it3_vision.reporting import find_row, made, settings, training, tunings
+from it3_vision.reporting import drawn, find_row, made, settings, training, tunings
 from it3_vision.roads.evaluate import ALL, HELD_OUT, Evaluation, Views
 from it3_vision.roads.pictures import bars, iterated, qualitative
 from it3_vision.roads.runs import Run
@@ -23,8 +23,8 @@ _CAPTION = (
 )
 
 
-def draw_figures(run: Run, tested: Views, found: Evaluation, shown: int = 4) -> dict[str, Path]:
-    """Draws the pictures of an evaluation beside its tables, and returns their files.
+def draw_figures(run: Run, tested: Views, found: Evaluation, shown: int = 4) -> None:
+    """Draws the pictures of an evaluation beside its tables.
 
     Args:
         run: the trained network.
@@ -37,15 +37,9 @@ def draw_figures(run: Run, tested: Views, found: Evaluation, shown: int = 4) -> 
     rows = [ranked[round((i + 0.5) * len(ranked) / shown - 0.5)] for i in range(shown)]
     once = list(dict.fromkeys(rows))
     images = iterated(run, tested, once, lr=RATE, tile=found.numbers["tile"])
-    drawn = {
-        "qualitative": qualitative(images, found.numbers["slack"]),
-        "quartiles": bars(found),
-    }
-    files = {}
-    for name, figure in drawn.items():
-        files[name] = found.folder / f"{name}.png"
-        figure.savefig(files[name], dpi=160, facecolor="white")
-    return files
+    figures = {"qualitative": qualitative(images, found.numbers["slack"]), "quartiles": bars(found)}
+    for name, figure in figures.items():
+        figure.savefig(found.folder / f"{name}.png", dpi=160, facecolor="white")
 
 
 def write_report(
@@ -60,7 +54,7 @@ def write_report(
         path: the page.
         command: what made it, for the last section.
     """
-    files = draw_figures(run, tested, found)
+    draw_figures(run, tested, found)
     numbers = found.numbers
     sizes = sorted({r["batch_size"] for r in found.rows if r["batch_size"] is not None}) or [1]
     high, wide = numbers["size"]
@@ -75,7 +69,7 @@ def write_report(
     page.section(
         "By distance from the training data",
         text("Images are ranked by the source's mean squared error and cut into quartiles."),
-        picture(files["quartiles"].read_bytes(), "quality by quartile"),
+        drawn(found.folder, "quartiles", "quality by quartile"),
         table(found.by_quartile(), "Quality, in per cent."),
     )
     note = (
@@ -84,7 +78,7 @@ def write_report(
     )
     page.section(
         "What it sees",
-        picture(files["qualitative"].read_bytes(), "images, answers and truth", note),
+        drawn(found.folder, "qualitative", "images, answers and truth", note),
     )
     page.section("How each method was run", settings(numbers["settings"]))
     page.section("What tuning chose", tunings(run))

@@ -21,6 +21,7 @@ from torch.optim import AdamW, Optimizer
 from it3_core import Activations, DenseMap, IT3Error, Trust, sensitivity
 from it3_core.adapters import ProbabilityDistance
 from it3_core.batching import batches
+from it3_core.checkpoint import Checkpoint
 from it3_core.files import make_folder
 from it3_core.progress import Progress
 from it3_core.tensorfile import read_tensors, write_tensors
@@ -31,8 +32,8 @@ from it3_vision.roads.learning import Second, recurrent_zigzag
 from it3_vision.roads.network import FACTOR, DRUNet, DRUSettings, Pixels, build
 from it3_vision.roads.scenes import Scene, Scenes
 from it3_vision.roads.shifting import choose
-from it3_vision.runs import FORMAT, TrainedRun, finished, parts_of, read_run
-from it3_vision.training import first_weights, fit_network, place_for
+from it3_vision.runs import FORMAT, TrainedRun, finished, remembered
+from it3_vision.training import first_weights, fit_network, mean_error, place_for
 
 __all__ = ["Run", "Training", "load_run", "train"]
 
@@ -91,6 +92,8 @@ class Run(TrainedRun[RoadMap]):
         held_out: inputs and labels of the crops that were held out.
     """
 
+    task, kind, whose = "roads", DenseMap, "roads"
+
     model: DRUNet
     held_out: tuple[Tensor, Tensor]
 
@@ -106,6 +109,25 @@ class Run(TrainedRun[RoadMap]):
             tensors = {"x": x, "y": y.to(torch.int8)}
             write_tensors(self.folder / "held-out.safetensors", tensors, {}, kind="crops")
         super().write()
+
+    @classmethod
+    def own_parts(
+        cls, folder: Path, found: Checkpoint, where: torch.device | str
+    ) -> dict[str, Any]:
+        """The network, its adapter, and the held-out crops."""
+        if found.settings.get("task") != "roads":
+            raise IT3Error(f"{folder} is no RUN of roads: train one with 'it3-vision roads train'")
+        kept = read_tensors(folder / "held-out.safetensors", kind="crops").tensors
+        kind = cast(DenseMap, found.adapter)
+        return {
+            "model": build(DRUSettings(**found.settings["training"]["network"])),
+            "adapter": RoadMap(cast(ProbabilityDistance, kind.distance_name)),
+            "held_out": (kept["x"].to(where), kept["y"].long().to(where)),
+        }
+
+
+load_run = Run.load
+"""Reads a RUN, see `TrainedRun.load`."""
 
 
 def train(
@@ -167,8 +189,6 @@ def train(
         progress=progress,
     )
     tunings = choose(model, adapter, x, y, progress=progress)
-    with torch.no_grad():
-        error = adapter.error(model(x, adapter.neutral(x)), y).mean()
     run = Run(
         folder=folder,
         model=model,
@@ -177,47 +197,20 @@ def train(
         trust=Trust.fit(model, adapter, batches(x, 16)),
         tunings=tunings,
         activations=Activations.collect(model, adapter, batches(seen, 8), _watched(model)),
-        settings={
-            **known,
-            "about": dict(about or {}),
-            "bad": [str(one) for one in bad[:100]],
-            "prepare": prepare.describe(),
-            "held_out_error": float(error),
-            "sensitivity": sensitivity(model, adapter, x[:16]),
-            "tunings": {str(size): tuning.describe() for size, tuning in tunings.items()},
-        },
+        settings=remembered(
+            known,
+            about,
+            bad,
+            prepare,
+            tunings,
+            held_out_error=mean_error(model, adapter, x, y),
+            sensitivity=sensitivity(model, adapter, x[:16]),
+        ),
         history=history.describe(),
         held_out=(x, y),
     )
     run.write()
     return run
-
-
-def load_run(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Run:
-    """Reads a RUN; one that is missing, broken or of another task gets one clear sentence.
-
-    Args:
-        folder: the RUN.
-        device: where its network is to be.
-
-    Example:
-        >>> load_run("/nowhere")
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: /nowhere is no RUN: make one with 'it3-vision roads train'
-    """
-    found, kind = read_run(folder, "roads", DenseMap, "roads")
-    if found.settings.get("task") != "roads":
-        raise IT3Error(f"{folder} is no RUN of roads: train one with 'it3-vision roads train'")
-    model = build(DRUSettings(**found.settings["training"]["network"]))
-    kept = read_tensors(Path(folder) / "held-out.safetensors", kind="crops").tensors
-    where = place_for(device)
-    return Run(
-        model=found.restore(model).eval().to(where),
-        adapter=RoadMap(cast(ProbabilityDistance, kind.distance_name)),
-        held_out=(kept["x"].to(where), kept["y"].long().to(where)),
-        **parts_of(folder, found),
-    )
 
 
 def _gathered(
