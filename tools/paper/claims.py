@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from it3_core.contrast import Contrast, Series, contrast, slope
 from paper.outcomes import Outcome
+from paper.trust import advantage, told
 
 __all__ = ["PAPER", "Finding", "Verdict", "findings"]
 
@@ -55,6 +56,7 @@ def findings(outcome: Outcome) -> list[Finding]:
         _online,
         _slower,
         _actmad,
+        _trust,
         _default,
     ]
     return [finding for ask in asked for finding in ask(outcome)]
@@ -108,6 +110,15 @@ def _actmad(outcome: Outcome) -> Iterator[Finding]:
     for size in sorted(common, key=lambda size: size or 0)[-1:]:
         found = contrast(outcome.beyond(), (roles.it3, size), (str(roles.actmad), size))
         yield _paper(outcome, "IT³ beats ActMAD", found)
+
+
+def _trust(outcome: Outcome) -> Iterator[Finding]:
+    """The paper's picture: the idempotence error is larger where the input is shifted."""
+    coin = [{**line, "score": "a coin", "auroc": 0.5} for line in outcome.trust if line["auroc"]]
+    found = advantage([*outcome.trust, *coin], "a coin")
+    if found is not None:
+        claim = "the idempotence error is larger under shift: a coin's AUROC against its"
+        yield replace(_paper(outcome, claim, found), measured=told(found))
 
 
 def _default(outcome: Outcome) -> Iterator[Finding]:
