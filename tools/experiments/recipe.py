@@ -1,0 +1,284 @@
+"""Candidates for the default, on tables: what each does to the same network's first answer.
+
+    python tools/experiments/recipe.py DATA [NAME...] [--seeds 5] [--out results/recipe]
+
+DATA is a folder of UCI folders. Test rows are never looked at: a fifth of the training rows is
+judged on, the estimator sees the rest and holds a tenth of that out, and every setting is chosen
+there by `tune`, under shifts of other draws than those that are judged; unguarded, the best on
+average is taken, be it harm or chance. `gain` and `strong noise`
+are kinds of shift that no candidate was chosen under; `label tail` are rows whose target lies
+beyond all that this network was trained on, and there candidates are chosen on the next tail, too.
+Records are JSON lines; a killed run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from it3_core import Adaptation, AnswerStep, Conditioned, Method, Regression, Source
+from it3_core.contrast import contrast
+from it3_core.evaluation import Record, evaluate, read_records
+from it3_core.tables import markdown_table
+from it3_core.tuning import Candidate, Tail, tune
+from it3_tabular.choosing import shifts
+from it3_tabular.estimators import IT3Regressor
+from it3_tabular.learning import batch_size_for, hold_out, seeded, train
+from it3_tabular.networks import build
+from it3_tabular.preparing import Floats
+from it3_tabular.uci import UCI, load_uci
+
+NAMES = ("bostonHousing", "yacht", "energy", "concrete")
+MOST = 1000  # rows of a data set, so that none takes longer than all others together
+TAIL = "label tail"
+
+
+class Gated:
+    """The answer step for those rows alone whose idempotence error is beyond a limit."""
+
+    def __init__(self, model: nn.Module, adapter: Regression, alpha: float, limit: float) -> None:
+        self._step, self._limit = AnswerStep(model, adapter, alpha), limit
+
+    def __call__(self, x: Any) -> Adaptation:
+        found = self._step(x)
+        moved = (found.error_before > self._limit)[:, None]
+        answer = torch.where(moved, found.prediction, found.initial)
+        return Adaptation(answer, found.initial, 0, before=found.error_before)
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+
+class Stretch:
+    """The control: away from the training mean by a factor, which knows nothing of idempotence."""
+
+    def __init__(self, model: nn.Module, adapter: Regression, factor: float) -> None:
+        self._source, self._mean, self._factor = Source(model, adapter), adapter.mean[0], factor
+
+    def __call__(self, x: Any) -> Adaptation:
+        found = self._source(x)
+        answer = self._mean + self._factor * (found.initial - self._mean)
+        return Adaptation(answer, found.initial, 0, before=lambda: found.error_before)
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+
+@dataclass(frozen=True, repr=False)
+class Own(Candidate):
+    """A candidate of this file, for `tune`."""
+
+    make: Callable[..., Method] = Gated
+
+    def __post_init__(self) -> None:
+        """Any name will do."""
+
+    def build(self, model: nn.Module, adapter: Any) -> Method:
+        return self.make(model, adapter, **self.settings)
+
+
+def families(errors: Tensor) -> dict[str, list[Candidate]]:
+    """What is chosen from, by the name of the line in the table.
+
+    Args:
+        errors: idempotence errors of held-out rows, for the gate.
+    """
+    return {
+        "signed step": [Candidate("AnswerStep", {"alpha": a})
+                        for a in (-3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0)],
+        "gated step": [Own("Gated", {"alpha": a, "limit": float(errors.quantile(q))}, Gated)
+                       for a in (-2.0, -1.0, 1.0, 2.0) for q in (0.5, 0.9)],
+        "stretch": [Own("Stretch", {"factor": f}, Stretch)
+                    for f in (0.8, 0.9, 0.95, 1.05, 1.1, 1.2)],
+    }  # fmt: skip
+
+
+def last_layers(network: Conditioned) -> list[Candidate]:
+    """Gradient steps of the last two layers; an answer moves no further than to y1."""
+    linear = [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
+    step = {"optimizer": "SGD", "power": 2.0, "per_instance": True,
+            "parameters": [f"{name}.*" for name in linear[-2:]]}  # fmt: skip
+    return [
+        Candidate("IT3", {**step, "lr": lr, "steps": n})
+        for lr, n in ((0.05, 1), (0.2, 1), (0.2, 3))
+    ]
+
+
+def corrective(network: nn.Module, adapter: Any, x: Tensor, y: Tensor) -> Tensor:
+    """ZigZag whose second pass sees spoilt rows, and half of the time its own answer to them."""
+    values, marks = x.chunk(2, 1)
+    spoilt = torch.where(
+        torch.rand(len(x), 1) < 0.5,
+        values + 0.3 * torch.randn_like(values),
+        values * (torch.rand_like(values) >= 0.15),
+    )
+    again, neutral = torch.cat([spoilt, marks], 1), adapter.neutral(x)
+    with torch.no_grad():
+        own = network(again, neutral)[:, 0]
+    given = adapter.encode(torch.where(torch.rand(len(y)) < 0.5, own, y)).to(neutral)
+    output = network(torch.cat([x, again]), torch.cat([neutral, given]))
+    return 2 * adapter.loss(output, torch.cat([y, y])).mean()
+
+
+def methods(
+    model: IT3Regressor,
+    x: Floats,
+    y: Floats,
+    seed: int,
+    *,
+    tail: Tail | None = None,
+    more: dict[str, list[Candidate]] | None = None,
+) -> dict[str, Any]:
+    """Every line of the table for one fitted estimator and its training rows."""
+    network, adapter = model.network_, model.adapter_
+    generator, _ = seeded(model.random_state)
+    _, held_out = hold_out(np.zeros(len(y)), model.validation_fraction, generator)
+    rows, labels = model.preparation_(x[held_out]), torch.as_tensor(y[held_out])
+    made: dict[str, Any] = {
+        "source": Source(network, adapter),
+        "second pass": AnswerStep(network, adapter),
+    }
+    asked = families(Source(network, adapter)(rows).error_before) | (more or {})
+    for name, tries in asked.items():
+        found = tune(network, adapter, rows, labels, shifts=shifts(seed), tail=tail,
+                     candidates=tries, batch_size=1024, progress=False)  # fmt: skip
+        gains = [one["gain"] or 0.0 for one in found.tried]
+        best = tries[gains.index(max(gains))] if max(gains) > 0 else Candidate("Source")
+        print(f"  {name}: {found.chosen!r}, unguarded {best!r}", file=sys.stderr, flush=True)
+        made[name] = found.build(network, adapter)
+        made[f"{name}, unguarded"] = best.build(network, adapter)
+    return made
+
+
+def corrected(model: IT3Regressor, x: Floats, y: Floats) -> IT3Regressor:
+    """The same estimator with a network whose second pass was trained to correct."""
+    other = copy.copy(model)
+    labels = torch.as_tensor(y)
+    generator, seed = seeded(model.random_state)
+    kept, held_out = hold_out(np.zeros(len(y)), model.validation_fraction, generator)
+    other.network_ = build(x.shape[1], tuple(model.hidden_layer_sizes), model.adapter_, seed=seed)
+    parts = [(model.preparation_(x[rows]), labels[rows]) for rows in (kept, held_out)]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        train(other.network_, model.adapter_, *parts, epochs=model.max_iter,
+              batch_size=batch_size_for(len(kept)), lr=model.learning_rate_init,
+              patience=model.n_iter_no_change, seed=seed, progress=False,
+              loss=corrective)  # fmt: skip
+    return other
+
+
+def levels(rows: Tensor, y: Tensor, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """The judged rows as they are, under the kinds of shift that were chosen under, and others."""
+    columns = rows.shape[1] // 2
+    values, marks = rows[:, :columns], rows[:, columns:]
+    drawn = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed)).to(values)
+    found = {"clean": rows}
+    found |= {kind[:-2]: shift(rows) for kind, shift in shifts(seed).items() if kind[-1] == "1"}
+    found["strong noise"] = torch.cat([values + 0.8 * drawn, marks], 1)
+    found["gain"] = torch.cat([1.5 * values, marks], 1)
+    return {name: (x, y) for name, x in found.items()}
+
+
+def measure(data: UCI, seed: int, folder: Path) -> list[Record]:
+    """One seed of one data set: the network as published, as corrected, and without a tail."""
+    files = [folder / f"{data.name}{end}.jsonl" for end in ("", "-corrective", "-tail")]
+    known = [record for file in files if file.exists() for record in read_records(file)]
+    if not any(record["seed"] == seed and record["level"] == TAIL for record in known):
+        _measure(data, seed, *files)
+    first, second, third = (
+        [record for record in read_records(file) if record["seed"] == seed] for file in files
+    )
+    for record in second:
+        record["method"] = f"corrective: {record['method']}"
+    return [*first, *second, *third]
+
+
+def _measure(data: UCI, seed: int, published: Path, spoilt: Path, beyond: Path) -> None:
+    x, y, *_ = data.split(seed % len(data.splits))
+    order = np.random.default_rng(seed).permutation(len(y))[:MOST]
+    judged, kept = order[: len(order) // 5], order[len(order) // 5 :]
+    x, y, x_judged, y_judged = x[kept], y[kept], x[judged], y[judged]
+    model = IT3Regressor(random_state=seed).fit(x, y)
+    common: dict[str, Any] = {"seed": seed, "progress": False, "batch_sizes": [1024]}
+
+    def judge(lines: dict[str, Any], levels: Any, path: Path) -> None:
+        evaluate(lines, levels, model.adapter_.error, once=list(lines), path=path,
+                 in_distribution=next(iter(levels)), **common)  # fmt: skip
+
+    tests = levels(model.preparation_(x_judged), torch.as_tensor(y_judged), 1000 + seed)
+    more = {"last layers": last_layers(model.network_)}
+    judge({**methods(model, x, y, seed, more=more), "auto": model.method()}, tests, published)
+    other = corrected(model, x, y)
+    first = Source(model.network_, model.adapter_)
+    judge({**methods(other, x, y, seed), "published source": first}, tests, spoilt)
+    # Without the upper fifth of the labels, and for choosing once more without that of the rest.
+    low, lower = (y <= np.quantile(y, share) for share in (0.8, 0.64))
+    inner, outer = (
+        IT3Regressor(random_state=seed, adapt=None).fit(x[rows], y[rows]) for rows in (lower, low)
+    )
+    held = ~lower & low
+    tail = Tail(inner.network_, inner.preparation_(x[held]), torch.as_tensor(y[held]))
+    far = y_judged > np.quantile(y, 0.8)
+    tests = {
+        name: (outer.preparation_(x_judged[rows]), torch.as_tensor(y_judged[rows]))
+        for name, rows in (("below the tail", ~far), (TAIL, far))
+    }
+    judge(methods(outer, x[low], y[low], seed, tail=tail), tests, beyond)
+
+
+def table(records: dict[str, list[Record]]) -> list[list[str]]:
+    """A line a candidate, a column a level: mean change over data sets in per cent of source's
+    error, and on how many data sets it is better and worse beyond its interval.
+    """
+    every = [record for part in records.values() for record in part]
+    names = list(dict.fromkeys(record["level"] for record in every))
+    lines = [["candidate", *names]]
+    for method in dict.fromkeys(record["method"] for record in every):
+        head, _, own = method.rpartition(": ")
+        source = f"{head}: source" if head else "source"
+        cells = []
+        for level in names:
+            found = [
+                contrast([r for r in part if r["level"] == level], (method, None), (source, None))
+                for part in records.values()
+            ]
+            kept = [one for one in found if one is not None]
+            changes = [100 * one.relative for one in kept if one.relative is not None]
+            better, worse = (sum(one.sign == sign for one in kept) for sign in (-1, 1))
+            mean = f"{sum(changes) / len(changes):+.1f} ({better}/{worse})" if changes else ""
+            cells.append(mean)
+        if own != "source":
+            lines.append([method, *cells])
+    return lines
+
+
+def main() -> int:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("data", type=Path, help="a folder of UCI folders")
+    parser.add_argument("names", nargs="*", default=list(NAMES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/recipe"))
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    records: dict[str, list[Record]] = {}
+    for seed in range(asked.seeds):
+        for name in asked.names:
+            print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
+            data = load_uci(asked.data / name)
+            records.setdefault(name, []).extend(measure(data, seed, asked.out))
+        print(f"seeds: {seed + 1}\n\n{markdown_table(table(records))}\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
