@@ -126,7 +126,8 @@ def corrective(network: nn.Module, adapter: Any, x: Tensor, y: Tensor) -> Tensor
         own = network(again, neutral)[:, 0]
     given = adapter.encode(torch.where(torch.rand(len(y)) < 0.5, own, y)).to(neutral)
     output = network(torch.cat([x, again]), torch.cat([neutral, given]))
-    return 2 * adapter.loss(output, torch.cat([y, y])).mean()
+    losses: Tensor = adapter.loss(output, torch.cat([y, y]))
+    return 2 * losses.mean()
 
 
 def methods(

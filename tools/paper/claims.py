@@ -8,7 +8,7 @@ from typing import Literal
 
 from it3_core.contrast import Contrast, Series, contrast, slope
 from paper.outcomes import Outcome
-from paper.trust import advantage, told
+from paper.trust import advantage
 
 __all__ = ["PAPER", "Finding", "Verdict", "findings"]
 
@@ -116,9 +116,13 @@ def _trust(outcome: Outcome) -> Iterator[Finding]:
     """The paper's picture: the idempotence error is larger where the input is shifted."""
     coin = [{**line, "score": "a coin", "auroc": 0.5} for line in outcome.trust if line["auroc"]]
     found = advantage([*outcome.trust, *coin], "a coin")
-    if found is not None:
-        claim = "the idempotence error is larger under shift: a coin's AUROC against its"
-        yield replace(_paper(outcome, claim, found), measured=told(found))
+    if found is None:
+        return
+    measured = f"{0.5 - found.value:.2f}"
+    if found.low is not None and found.high is not None:
+        measured += f" ({0.5 - found.high:.2f} to {0.5 - found.low:.2f})"
+    claim = "the idempotence error is larger under shift: AUROC above 0.5"
+    yield replace(_paper(outcome, claim, found), measured=measured)
 
 
 def _default(outcome: Outcome) -> Iterator[Finding]:

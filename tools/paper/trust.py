@@ -22,7 +22,7 @@ from it3_core.rivals import (
 )
 from it3_core.tables import BEYOND
 
-__all__ = ["advantage", "judged", "told", "trust_table"]
+__all__ = ["advantage", "judged", "trust_table"]
 
 Line = Mapping[str, Any]
 
@@ -40,7 +40,7 @@ def trust_table(lines: Iterable[Line]) -> list[list[str]]:
     table = [header]
     for name in dict.fromkeys(line["score"] for line in kept):
         apart = _by_seed(kept, name, BEYOND, "auroc")
-        cells = [_mean(apart), "" if name == IDEMPOTENCE else told(advantage(kept, name))]
+        cells = [_mean(apart), "" if name == IDEMPOTENCE else _told(advantage(kept, name))]
         cells += [_mean(_by_seed(kept, name, level, "spearman")) for level in (usual, BEYOND)]
         table.append([name, *cells, str(len(apart))])
     return table
@@ -100,8 +100,7 @@ def _mean(values: Mapping[int, float]) -> str:
     return f"{sum(values.values()) / len(values):.2f}" if values else ""
 
 
-def told(found: Contrast | None) -> str:
-    """A difference of AUROCs, with its interval."""
+def _told(found: Contrast | None) -> str:
     if found is None:
         return ""
     if found.low is None or found.high is None:

@@ -62,7 +62,8 @@ class Entropy:
         p = self.adapter.encode(self._source(x).prediction)[:, :-1]  # without the indicator
         if p.shape[1] == 1:
             p = torch.cat([p, 1 - p], 1)
-        return torch.special.entr(p).sum(1).view(len(p), -1).mean(1)
+        surprise: Tensor = torch.special.entr(p).sum(1)
+        return surprise.view(len(p), -1).mean(1)
 
 
 class Mahalanobis:
@@ -130,8 +131,9 @@ class Mahalanobis:
             labels = torch.zeros(len(features), dtype=torch.long)
         if len(labels) != len(features):
             raise IT3Error(f"there are {len(features)} inputs but {len(labels)} labels")
-        classes, rows = labels.cpu().unique(return_inverse=True)
-        means = torch.stack([features[rows == k].mean(0) for k in range(len(classes))])
+        numbers = {label: row for row, label in enumerate(sorted(set(labels.tolist())))}
+        rows = torch.tensor([numbers[label] for label in labels.tolist()])
+        means = torch.stack([features[rows == number].mean(0) for number in numbers.values()])
         covariance = _shrunk(features - means[rows], shrinkage)
         return cls(model, adapter, layer, means, torch.linalg.pinv(covariance, hermitian=True))
 

@@ -83,8 +83,7 @@ def evaluate_split(
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, trusted = folder / f"{data.name}.jsonl", folder / f"{data.name}-trust.jsonl"
-    known = read_trust(trusted) if trusted.exists() else []
-    if any(line["seed"] == number and line["level"] == BEYOND for line in known):
+    if trusted.exists() and _is_whole(read_trust(trusted), number):
         return [record for record in read_records(path) if record["seed"] == number]
     x, y, x_test, y_test = data.split(number)
     model = IT3Regressor(random_state=number, **(settings or {})).fit(x, y)
@@ -96,7 +95,7 @@ def evaluate_split(
     }  # fmt: skip
     single, batched = _methods(model, vanilla, x, y, number)
     common: dict[str, Any] = {"seed": number, "path": path, "progress": False, "idempotence": True}
-    records = evaluate(
+    evaluate(
         {**single, "IT³": batched.pop("IT³")},
         levels,
         model.adapter_.error,
@@ -105,7 +104,7 @@ def evaluate_split(
         **common,
     )
     # Larger batches only: at one row, a stream's or ActMAD's statistics are noise, and cost most.
-    records += evaluate(
+    evaluate(
         {"source": single["source"], **batched},
         levels,
         model.adapter_.error,
@@ -118,7 +117,16 @@ def evaluate_split(
     lines = [json.dumps({"seed": number, **line}) + "\n" for line in found]
     with trusted.open("a", encoding="utf-8") as file:
         file.writelines(["\n", *lines])  # what a killed run left unfinished ends here
-    return records
+    return [record for record in read_records(path) if record["seed"] == number]
+
+
+def _is_whole(trust: Sequence[dict[str, Any]], number: int) -> bool:
+    """Whether a split's last lines are there: of all levels together, for every score."""
+    first, last = (
+        {line["score"] for line in trust if line["seed"] == number and line["level"] == level}
+        for level in (_level_name(0.0), BEYOND)
+    )
+    return bool(first) and first == last
 
 
 def zeroed(name: str, split: int, level: float, shape: tuple[int, ...]) -> NDArray[np.bool_]:
