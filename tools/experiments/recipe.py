@@ -30,6 +30,7 @@ from it3_core.bootstrap import bootstrap_interval
 from it3_core.contrast import contrast
 from it3_core.evaluation import Record, evaluate, read_records
 from it3_core.tables import markdown_table
+from it3_core.training import Loss
 from it3_core.tuning import Candidate, Tail, tune
 from it3_tabular.choosing import shifts
 from it3_tabular.estimators import IT3Regressor
@@ -114,19 +115,29 @@ def last_layers(network: Conditioned) -> list[Candidate]:
     ]
 
 
+def spoilt(x: Tensor) -> Tensor:
+    """Rows with noise, or with values that read as their column's mean."""
+    values, marks = x.chunk(2, 1)
+    noisy = values + 0.3 * torch.randn_like(values)
+    dropped = values * (torch.rand_like(values) >= 0.15)
+    return torch.cat([torch.where(torch.rand(len(x), 1) < 0.5, noisy, dropped), marks], 1)
+
+
 def corrective(network: nn.Module, adapter: Any, x: Tensor, y: Tensor) -> Tensor:
     """ZigZag whose second pass sees spoilt rows, and half of the time its own answer to them."""
-    values, marks = x.chunk(2, 1)
-    spoilt = torch.where(
-        torch.rand(len(x), 1) < 0.5,
-        values + 0.3 * torch.randn_like(values),
-        values * (torch.rand_like(values) >= 0.15),
-    )
-    again, neutral = torch.cat([spoilt, marks], 1), adapter.neutral(x)
+    again, neutral = spoilt(x), adapter.neutral(x)
     with torch.no_grad():
         own = network(again, neutral)[:, 0]
     given = adapter.encode(torch.where(torch.rand(len(y)) < 0.5, own, y)).to(neutral)
     output = network(torch.cat([x, again]), torch.cat([neutral, given]))
+    losses: Tensor = adapter.loss(output, torch.cat([y, y]))
+    return 2 * losses.mean()
+
+
+def augmented(network: nn.Module, adapter: Any, x: Tensor, y: Tensor) -> Tensor:
+    """The control of `corrective`: as many rows, half of them spoilt, and no signal at all."""
+    neutral = adapter.neutral(x)
+    output = network(torch.cat([x, spoilt(x)]), torch.cat([neutral, neutral]))
     losses: Tensor = adapter.loss(output, torch.cat([y, y]))
     return 2 * losses.mean()
 
@@ -161,8 +172,8 @@ def methods(
     return made
 
 
-def corrected(model: IT3Regressor, x: Floats, y: Floats) -> IT3Regressor:
-    """The same estimator with a network whose second pass was trained to correct."""
+def retrained(model: IT3Regressor, x: Floats, y: Floats, loss: Loss) -> IT3Regressor:
+    """The same estimator with a network that was trained by another loss."""
     other = copy.copy(model)
     labels = torch.as_tensor(y)
     generator, seed = seeded(model.random_state)
@@ -174,7 +185,7 @@ def corrected(model: IT3Regressor, x: Floats, y: Floats) -> IT3Regressor:
         train(other.network_, model.adapter_, *parts, epochs=model.max_iter,
               batch_size=batch_size_for(len(kept)), lr=model.learning_rate_init,
               patience=model.n_iter_no_change, seed=seed, progress=False,
-              loss=corrective)  # fmt: skip
+              loss=loss)  # fmt: skip
     return other
 
 
@@ -191,37 +202,55 @@ def levels(rows: Tensor, y: Tensor, seed: int) -> dict[str, tuple[Tensor, Tensor
 
 
 def measure(data: UCI, seed: int, folder: Path) -> list[Record]:
-    """One seed of one data set: the network as published, as corrected, and without a tail."""
-    files = [folder / f"{data.name}{end}.jsonl" for end in ("", "-corrective", "-tail")]
-    known = [record for file in files if file.exists() for record in read_records(file)]
-    if not any(record["seed"] == seed and record["level"] == TAIL for record in known):
-        _measure(data, seed, *files)
-    first, second, third = (
-        [record for record in read_records(file) if record["seed"] == seed] for file in files
-    )
-    for record in second:
-        record["method"] = f"corrective: {record['method']}"
-    return [*first, *second, *third]
+    """One seed of one data set: the network as published, trained otherwise, and without a tail."""
+    kinds = ("", "corrective", "augmented", "tail")
+    files = {kind: folder / f"{data.name}{'-' * bool(kind)}{kind}.jsonl" for kind in kinds}
+    last = {kind: TAIL if kind == "tail" else "gain" for kind in kinds}  # level, when it is whole
+    known = {kind: {record["level"] for record in _of(seed, files[kind])} for kind in kinds}
+    _measure(data, seed, {kind: files[kind] for kind in kinds if last[kind] not in known[kind]})
+    records = []
+    for kind, file in files.items():
+        for record in _of(seed, file):
+            if kind in ("corrective", "augmented"):
+                record["method"] = f"{kind}: {record['method']}"
+            records.append(record)
+    return records
 
 
-def _measure(data: UCI, seed: int, published: Path, spoilt: Path, beyond: Path) -> None:
+def _of(seed: int, file: Path) -> list[Record]:
+    found = read_records(file) if file.exists() else []
+    return [record for record in found if record["seed"] == seed]
+
+
+def _measure(data: UCI, seed: int, files: dict[str, Path]) -> None:
+    """What is missing, each into its file."""
+    if not files:
+        return
     x, y, *_ = data.split(seed % len(data.splits))
     order = np.random.default_rng(seed).permutation(len(y))[:MOST]
     judged, kept = order[: len(order) // 5], order[len(order) // 5 :]
     x, y, x_judged, y_judged = x[kept], y[kept], x[judged], y[judged]
-    model = IT3Regressor(random_state=seed).fit(x, y)
+    model = IT3Regressor(random_state=seed, adapt="auto" if "" in files else None).fit(x, y)
     common: dict[str, Any] = {"seed": seed, "progress": False, "batch_sizes": [1024]}
 
-    def judge(lines: dict[str, Any], levels: Any, path: Path) -> None:
-        evaluate(lines, levels, model.adapter_.error, once=list(lines), path=path,
+    def judge(lines: dict[str, Any], levels: Any, kind: str) -> None:
+        evaluate(lines, levels, model.adapter_.error, once=list(lines), path=files[kind],
                  in_distribution=next(iter(levels)), **common)  # fmt: skip
 
     tests = levels(model.preparation_(x_judged), torch.as_tensor(y_judged), 1000 + seed)
-    more = {"last layers": last_layers(model.network_)}
-    judge({**methods(model, x, y, seed, more=more), "auto": model.method()}, tests, published)
-    other = corrected(model, x, y)
     first = Source(model.network_, model.adapter_)
-    judge({**methods(other, x, y, seed), "published source": first}, tests, spoilt)
+    if "" in files:
+        more = {"last layers": last_layers(model.network_)}
+        judge({**methods(model, x, y, seed, more=more), "auto": model.method()}, tests, "")
+    if "corrective" in files:
+        other = retrained(model, x, y, corrective)
+        judge({**methods(other, x, y, seed), "published source": first}, tests, "corrective")
+    if "augmented" in files:
+        other = retrained(model, x, y, augmented)
+        source = Source(other.network_, other.adapter_)
+        judge({"source": source, "published source": first}, tests, "augmented")
+    if "tail" not in files:
+        return
     # Without the upper fifth of the labels, and for choosing once more without that of the rest.
     low, lower = (y <= np.quantile(y, share) for share in (0.8, 0.64))
     inner, outer = (
@@ -234,7 +263,7 @@ def _measure(data: UCI, seed: int, published: Path, spoilt: Path, beyond: Path) 
         name: (outer.preparation_(x_judged[rows]), torch.as_tensor(y_judged[rows]))
         for name, rows in (("below the tail", ~far), (TAIL, far))
     }
-    judge(methods(outer, x[low], y[low], seed, tail=tail), tests, beyond)
+    judge(methods(outer, x[low], y[low], seed, tail=tail), tests, "tail")
 
 
 def table(records: dict[str, list[Record]]) -> list[list[str]]:
