@@ -81,8 +81,10 @@ def tests(session: nox.Session, package: str) -> None:
     tools = ["pandas"] if package == "tabular" else []
     tools += ["pytest", "pytest-xdist", "hypothesis"]
     install(session, *tools, packages=TESTED_WITH[package])
-    named = any(argument.startswith("packages/") for argument in session.posargs)
+    named = any(argument.startswith(("packages/", "tools/")) for argument in session.posargs)
     paths = [] if named else [str(folder(package) / "tests"), str(folder(package) / "src")]
+    if package == "tabular" and not named:  # the tools need no more than what is there
+        paths.append("tools/tests")
     # A file to a process: what a file's tests share is made once. A few chosen tests need no more
     # than one, which starts sooner.
     spread = [] if session.posargs else ["-n", "auto", "--dist", "loadfile"]

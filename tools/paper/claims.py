@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from it3_core.contrast import Contrast, Series, contrast, slope
 from paper.outcomes import Outcome
+from paper.trust import advantage
 
 __all__ = ["PAPER", "Finding", "Verdict", "findings"]
 
@@ -55,6 +56,7 @@ def findings(outcome: Outcome) -> list[Finding]:
         _online,
         _slower,
         _actmad,
+        _trust,
         _default,
     ]
     return [finding for ask in asked for finding in ask(outcome)]
@@ -108,6 +110,19 @@ def _actmad(outcome: Outcome) -> Iterator[Finding]:
     for size in sorted(common, key=lambda size: size or 0)[-1:]:
         found = contrast(outcome.beyond(), (roles.it3, size), (str(roles.actmad), size))
         yield _paper(outcome, "IT³ beats ActMAD", found)
+
+
+def _trust(outcome: Outcome) -> Iterator[Finding]:
+    """The paper's picture: the idempotence error is larger where the input is shifted."""
+    coin = [{**line, "score": "a coin", "auroc": 0.5} for line in outcome.trust if line["auroc"]]
+    found = advantage([*outcome.trust, *coin], "a coin")
+    if found is None:
+        return
+    measured = f"{0.5 - found.value:.2f}"
+    if found.low is not None and found.high is not None:
+        measured += f" ({0.5 - found.high:.2f} to {0.5 - found.low:.2f})"
+    claim = "the idempotence error is larger under shift: AUROC above 0.5"
+    yield replace(_paper(outcome, claim, found), measured=measured)
 
 
 def _default(outcome: Outcome) -> Iterator[Finding]:

@@ -66,8 +66,7 @@ class Outcome:
         roles: which method is which.
         same: whether all levels hold the same instances, shifted more and more.
         unit: of the error.
-        trust: for each seed, numbers by name: AUROC and correlations, of the idempotence error and
-            of its rivals.
+        trust: lines of `it3_core.rivals.judge`, each with its seed.
         about: data, network, sizes and seconds.
     """
 

@@ -6,18 +6,24 @@ A task gets a `Place` and gives an `Outcome`, or raises `NotHereError` with what
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from it3_core.batching import batches
 from it3_core.evaluation import Record
 from it3_core.tables import BEYOND
 from paper.outcomes import Outcome, Place, Roles
+from paper.trust import judged
 
 __all__ = ["TASKS", "NotHereError"]
 
 Task = Callable[[Place], Outcome]
+
+_KNOWN = 1000  # training images that Mahalanobis distances are learnt from, at most
 
 
 class NotHereError(Exception):
@@ -40,7 +46,8 @@ def tabular(place: Place) -> Outcome:
         data = UCI("energy", x, y, [(part[77:], part[:77]) for part in rows])
     folder = make_folder(place.folder)
     records: list[Record] = []
-    for split in range(place.of(3, 20, 20)):
+    splits = min(place.of(3, 20, 20), len(data.splits))
+    for split in range(splits):
         records += evaluate_split(data, split, folder)
     return Outcome(
         "tabular",
@@ -49,7 +56,7 @@ def tabular(place: Place) -> Outcome:
         same=True,
         unit="MAE",
         trust=read_trust(folder / f"{data.name}-trust.jsonl"),
-        about={"data": data.name, "splits": place.of(3, 20, 20)},
+        about={"data": data.name, "splits": splits},
     )
 
 
@@ -79,24 +86,33 @@ def cars(place: Place) -> Outcome:
 def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str) -> Outcome:
     from it3_aero.learning.evaluate import evaluate_run
     from it3_aero.learning.job import levels_of, threshold_of
-    from it3_aero.learning.model import Training, train
+    from it3_aero.learning.model import Training, load_run, train
+    from it3_aero.learning.shapes import WITHIN
 
     levels = levels_of(task, dataset, threshold_of(task, dataset))
     preset = "paper" if place.preset == "full" else "small"
     training = Training(preset, epochs=place.of(15, None, None))
     run = train(task, levels.train, place.folder / "run", training, progress=place.progress)
-    seeds = place.of(2, 5, 5)
-    found = evaluate_run(
-        run, levels, seeds=seeds, most=place.of(10, 25, None), progress=place.progress
-    )
+    seeds, most = place.of(2, 5, 5), place.of(10, 25, None)
+    found = evaluate_run(run, levels, seeds=seeds, most=most, progress=place.progress)
+    others = [load_run(task, run.folder / "seeds" / str(seed)) for seed in range(1, seeds)]
+    tested = {name: (part.x, part.y) for name, part in levels.drawn(most).test.items()}
+    known = list(batches(levels.train.x, 64))
+    trust = judged([run, *others], known, tested, WITHIN, layer="model.head.3")
+    heard = [line["sensitivity"] for line in found.numbers]
     return Outcome(
         task.name,
         [record for record in found.records if record["level"] != BEYOND],
         Roles(it3="IT³ paper"),
         same=False,
         unit=unit,
-        trust=found.numbers,
-        about={"data": data, "network": f"{preset} preset", "training seeds": seeds},
+        trust=trust,
+        about={
+            "data": data,
+            "network": f"{preset} preset",
+            "training seeds": seeds,
+            "|dF/dy|": ", ".join(f"{value:.2f}" for value in heard),
+        },
     )
 
 
@@ -135,7 +151,7 @@ def _images(
     network: str = "dla",
     size: int = 32,
 ) -> Outcome:
-    from it3_vision.classify.evaluate import Shifts, evaluate_run
+    from it3_vision.classify.evaluate import CLEAN, Shifts, evaluate_run
     from it3_vision.classify.runs import Training, train
     from it3_vision.networks import NetworkSettings
 
@@ -145,7 +161,8 @@ def _images(
     training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "flip": False} if drawn else {
         "epochs": place.of(4, 20, 100), "bfloat16": None}  # fmt: skip
     records: list[Record] = []
-    trust: list[dict[str, Any]] = []
+    runs = []
+    shifts = Shifts(test_set.sample(min(most, len(test_set)), 0))
     for seed in range(seeds):
         settings = Training(NetworkSettings(network, preset, size=size), seed=seed, **training)
         run = train(
@@ -156,7 +173,6 @@ def _images(
             tuned={16: 128, 64: 192} if drawn else None,
             progress=place.progress,
         )
-        shifts = Shifts(test_set.sample(min(most, len(test_set)), 0))
         found = evaluate_run(
             run,
             shifts,
@@ -165,7 +181,17 @@ def _images(
             progress=place.progress,
         )
         records += found.records
-        trust.append({"seed": seed, **found.numbers["trust"]})
+        runs.append(run)
+    some = train_set.sample(min(_KNOWN, len(train_set)), 0)
+    known = list(batches(runs[0].tensor(some.batch(slice(None), runs[0].prepare.size)), 64))
+    trust = judged(
+        runs,
+        known,
+        shifts.levels(runs[0]),
+        CLEAN,
+        layer="model.pool" if network == "dla" else "model.avgpool",
+        labels=torch.from_numpy(some.labels),
+    )
     return Outcome(
         task,
         records,
@@ -181,7 +207,7 @@ def age(place: Place) -> Outcome:
     """UTKFace, trained on ages 20 to 60; drawn faces where it is not there."""
     from it3_vision.age.drawing import draw_faces
     from it3_vision.age.evaluate import Levels, evaluate_run
-    from it3_vision.age.faces import read_faces
+    from it3_vision.age.faces import read_faces, set_apart
     from it3_vision.age.network import FaceSettings
     from it3_vision.age.runs import Training, train
 
@@ -191,7 +217,7 @@ def age(place: Place) -> Outcome:
     data = "drawn faces" if drawn else "UTKFace"
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
     records: list[Record] = []
-    trust: list[dict[str, Any]] = []
+    runs = []
     seeds = place.of(1, 1, 5)
     for seed in range(seeds):
         fewer: dict[str, Any] = {"epochs": 5} if drawn else {}
@@ -208,7 +234,14 @@ def age(place: Place) -> Outcome:
         sizes = place.of((4, 16), (4, 8, 16), (4, 8, 16))
         found = evaluate_run(run, levels, batch_sizes=sizes, progress=place.progress)
         records += found.records
-        trust.append({"seed": seed, **found.numbers["trust"]})
+        runs.append(run)
+    first = runs[0]
+    inside = first.interval.inside(faces.labels) & ~set_apart(faces.names, first.tested)
+    some = faces.take(inside).sample(min(_KNOWN, int(inside.sum())), 0).load(first.prepare.size)[0]
+    known = list(batches(first.tensor(some.batch(slice(None), first.prepare.size)), 64))
+    tested = Levels.of(first, faces, most=place.of(32, 200, 300))
+    parts = {name: partial(tested.load, first, name) for name in tested.parts}
+    trust = judged(runs, known, parts, tested.within, layer="model.avgpool")
     return Outcome(
         "age",
         records,

@@ -33,11 +33,13 @@ from it3_core import (
     Source,
 )
 from it3_core.evaluation import Record, evaluate, read_records
-from it3_core.metrics import auroc, correlation
+from it3_core.rivals import Dropout, Ensemble, Mahalanobis, Score, judge
+from it3_core.tables import BEYOND
+from it3_core.training import Loss
 from it3_core.tuning import Candidate
 from it3_tabular.choosing import candidates
 from it3_tabular.estimators import IT3Regressor
-from it3_tabular.learning import batch_size_for, hold_out, seeded, train
+from it3_tabular.learning import batch_size_for, hold_out, seeded, train, zigzag
 from it3_tabular.networks import build
 from it3_tabular.preparing import Floats
 from it3_tabular.report import read_trust
@@ -48,6 +50,7 @@ __all__ = ["BATCH_SIZES", "LEVELS", "evaluate_split", "trust_quality", "vanilla_
 LEVELS = (0.0, 0.05, 0.10, 0.15, 0.20)
 BATCH_SIZES = (1, 4, 8)
 _STREAM_SIZE = 8  # rows that come together for online IT³ and ActMAD
+_ENSEMBLE = 5  # networks, the one that is measured among them
 
 View = dict[str, Tensor]
 """The same rows as different methods get them: what `_views` makes of them."""
@@ -80,7 +83,7 @@ def evaluate_split(
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, trusted = folder / f"{data.name}.jsonl", folder / f"{data.name}-trust.jsonl"
-    if trusted.exists() and any(line["seed"] == number for line in read_trust(trusted)):
+    if trusted.exists() and _is_whole(read_trust(trusted), number):
         return [record for record in read_records(path) if record["seed"] == number]
     x, y, x_test, y_test = data.split(number)
     model = IT3Regressor(random_state=number, **(settings or {})).fit(x, y)
@@ -92,7 +95,7 @@ def evaluate_split(
     }  # fmt: skip
     single, batched = _methods(model, vanilla, x, y, number)
     common: dict[str, Any] = {"seed": number, "path": path, "progress": False, "idempotence": True}
-    records = evaluate(
+    evaluate(
         {**single, "IT³": batched.pop("IT³")},
         levels,
         model.adapter_.error,
@@ -101,7 +104,7 @@ def evaluate_split(
         **common,
     )
     # Larger batches only: at one row, a stream's or ActMAD's statistics are noise, and cost most.
-    records += evaluate(
+    evaluate(
         {"source": single["source"], **batched},
         levels,
         model.adapter_.error,
@@ -110,10 +113,20 @@ def evaluate_split(
         streams=["online IT³"],
         **common,
     )
-    lines = [json.dumps(line) + "\n" for line in trust_quality(model, levels, number)]
+    found = trust_quality(model, x, y, levels)
+    lines = [json.dumps({"seed": number, **line}) + "\n" for line in found]
     with trusted.open("a", encoding="utf-8") as file:
-        file.writelines(lines)
-    return records
+        file.writelines(["\n", *lines])  # what a killed run left unfinished ends here
+    return [record for record in read_records(path) if record["seed"] == number]
+
+
+def _is_whole(trust: Sequence[dict[str, Any]], number: int) -> bool:
+    """Whether a split's last lines are there: of all levels together, for every score."""
+    first, last = (
+        {line["score"] for line in trust if line["seed"] == number and line["level"] == level}
+        for level in (_level_name(0.0), BEYOND)
+    )
+    return bool(first) and first == last
 
 
 def zeroed(name: str, split: int, level: float, shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -129,39 +142,50 @@ def zeroed(name: str, split: int, level: float, shape: tuple[int, ...]) -> NDArr
 
 
 def trust_quality(
-    model: IT3Regressor, levels: dict[str, tuple[View, Tensor]], seed: int
+    model: IT3Regressor, x: Floats, y: Floats, levels: dict[str, tuple[View, Tensor]]
 ) -> list[dict[str, Any]]:
-    """How well the idempotence error foretells the true one, beside Mahalanobis distance.
+    """How well the idempotence error and its rivals foretell the true error: lines of `judge`.
 
-    For each level Spearman's correlation with the absolute error, and the AUROC of telling rows
-    that lost a value from the clean ones.
+    A shifted level is those of its rows that lost a value: the others are as they were. The
+    ensemble is the network and others like it, trained on the same rows from other seeds.
+
+    Args:
+        model: the fitted estimator.
+        x: its training rows.
+        y: their targets.
+        levels: the views of the test rows, and their targets.
     """
-    source = Source(model.network_, model.adapter_)
-    scores: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
-    for name, (views, y) in levels.items():
-        answer = source(views["zeroed"])
-        wrong = model.adapter_.error(answer.prediction, y)
-        scores[name] = (answer.error_before, _mahalanobis(model, views["zeroed"]), wrong)
-    found = []
-    clean = scores[_level_name(0.0)]
-    for name, (error, distance, wrong) in scores.items():
-        line: dict[str, Any] = {"seed": seed, "level": name}
-        line["spearman"] = _finite(correlation(error, wrong, "spearman"))
-        line["spearman_mahalanobis"] = _finite(correlation(distance, wrong, "spearman"))
-        lost = levels[name][0]["gaps"].any(1)
-        if bool(lost.any()):
-            line["auroc"] = auroc(error[lost], clean[0])
-            line["auroc_mahalanobis"] = auroc(distance[lost], clean[1])
-        found.append(line)
-    return found
+    network, adapter, known = model.network_, model.adapter_, model.preparation_(x)
+    others = [_network_like(model, x, y, zigzag, other) for other in range(1, _ENSEMBLE)]
+    rivals: dict[str, Score] = {
+        "Mahalanobis, inputs": partial(_mahalanobis, model),
+        f"ensemble of {_ENSEMBLE}": Ensemble([network, *others], adapter),
+        "dropout": Dropout(network, adapter),
+    }
+    if hidden := _hidden(model):
+        features = Mahalanobis.fit(network, adapter, [known], hidden[-1])
+        rivals = {"Mahalanobis, features": features, **rivals}
+    clean, rows = _level_name(0.0), {}
+    for name, (views, target) in levels.items():
+        wanted = views["gaps"].any(1) if name != clean else torch.ones(len(target)).bool()
+        if bool(wanted.any()):
+            rows[name] = (views["zeroed"][wanted], target[wanted])
+    return judge(network, adapter, rivals, rows, clean)
 
 
 def vanilla_network(model: IT3Regressor, x: Floats, y: Floats) -> Conditioned:
     """The same network, trained on the same rows without ZigZag: its signal is always neutral."""
+    return _network_like(model, x, y, _plain_loss)
+
+
+def _network_like(
+    model: IT3Regressor, x: Floats, y: Floats, loss: Loss, other: int = 0
+) -> Conditioned:
+    """Trained on the same rows; from other weights and in another order where `other` says so."""
     labels = torch.as_tensor(y)
     generator, seed = seeded(model.random_state)
     kept, held_out = hold_out(np.zeros(len(y)), model.validation_fraction, generator)
-    network = build(x.shape[1], tuple(model.hidden_layer_sizes), model.adapter_, seed=seed)
+    network = build(x.shape[1], tuple(model.hidden_layer_sizes), model.adapter_, seed=seed + other)
     train(
         network,
         model.adapter_,
@@ -171,9 +195,9 @@ def vanilla_network(model: IT3Regressor, x: Floats, y: Floats) -> Conditioned:
         batch_size=batch_size_for(len(kept)),
         lr=model.learning_rate_init,
         patience=model.n_iter_no_change,
-        seed=seed,
+        seed=seed + other,
         progress=False,
-        loss=_plain_loss,
+        loss=loss,
     )
     return network
 
@@ -268,7 +292,3 @@ def _hidden(model: IT3Regressor) -> Sequence[str]:
 
 def _level_name(level: float) -> str:
     return f"{100 * level:g} %" if level else "clean"
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None

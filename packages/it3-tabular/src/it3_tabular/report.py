@@ -70,22 +70,26 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def trust_table(lines: Iterable[dict[str, Any]]) -> str:
-    """Trust's quality by level: means over splits, beside Mahalanobis distance.
+    """Trust's quality, a line for each score and a column for each level: means over splits.
 
     Example:
-        >>> print(trust_table([{"level": "clean", "spearman": 0.2, "spearman_mahalanobis": 0.1}]))
-        | level | Spearman with the true error | of Mahalanobis | AUROC | of Mahalanobis |
-        | --- | ---: | ---: | ---: | ---: |
-        | clean | 0.20 | 0.10 |  |  |
+        >>> print(trust_table([{"level": "clean", "score": "dropout", "spearman": 0.2}]))
+        | score | Spearman with the true error: clean |
+        | --- | ---: |
+        | dropout | 0.20 |
     """
     kept = list(lines)
-    head = ["level", "Spearman with the true error", "of Mahalanobis", "AUROC", "of Mahalanobis"]
-    rows = [head, ["---", "---:", "---:", "---:", "---:"]]
-    for level in dict.fromkeys(line["level"] for line in kept):
-        cells = [level]
-        for key in ("spearman", "spearman_mahalanobis", "auroc", "auroc_mahalanobis"):
-            values = [line.get(key) for line in kept if line["level"] == level]
-            known = [value for value in values if value is not None]
+    levels = list(dict.fromkeys(line["level"] for line in kept))
+    usual, *shifted = levels
+    columns = [("spearman", level) for level in levels] + [("auroc", level) for level in shifted]
+    head = ["score", f"Spearman with the true error: {usual}", *shifted]
+    head += [f"AUROC against {usual}: {shifted[0]}", *shifted[1:]] if shifted else []
+    rows = [head, ["---", *["---:"] * len(columns)]]
+    for score in dict.fromkeys(line["score"] for line in kept):
+        cells = [score]
+        for key, level in columns:
+            same = [line for line in kept if line["score"] == score and line["level"] == level]
+            known = [line[key] for line in same if line.get(key) is not None]
             cells.append(f"{statistics.fmean(known):.2f}".replace("-", "−") if known else "")
         rows.append(cells)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -93,10 +97,13 @@ def trust_table(lines: Iterable[dict[str, Any]]) -> str:
 
 def read_trust(path: Path) -> list[dict[str, Any]]:
     """The lines that `evaluate_split` wrote; where a split was measured again, the last ones."""
-    found: dict[tuple[int, str], dict[str, Any]] = {}
+    found: dict[tuple[int, str, str], dict[str, Any]] = {}
     for text in path.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        found[line["seed"], line["level"]] = line
+        try:
+            line = json.loads(text)
+            found[line["seed"], line["level"], line["score"]] = line
+        except (ValueError, KeyError):
+            continue  # empty, cut off by a kill, or of a version without rivals: it is made again
     return list(found.values())
 
 

@@ -1,0 +1,198 @@
+"""The paper's harness: its arithmetic, its page, its command, and going on after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from it3_core.evaluation import Record
+from it3_core.rivals import IDEMPOTENCE
+from it3_core.tables import BEYOND
+from paper.__main__ import main
+from paper.claims import Finding, findings
+from paper.outcomes import Outcome, Place, Roles
+from paper.page import write
+from paper.tasks import TASKS, tabular
+from paper.trust import advantage, trust_table
+
+ROLES = Roles(vanilla="vanilla net", auto="auto")
+
+
+def cells(method: str, shifts: dict[str, float], size: int | None = None) -> list[Record]:
+    """Three seeds of thirty instances: the source's errors, moved by so much on each level."""
+    made = []
+    for seed in range(3):
+        usual = np.random.default_rng(seed).uniform(9.0, 11.0, 30)
+        for level, shift in shifts.items():
+            errors = (usual + shift).tolist()
+            made.append({
+                "seed": seed, "level": level, "method": method, "batch_size": size, "n": 30,
+                "reference": "source", "in_distribution": level == "clean", "cost": 1.0,
+                "errors": errors, "differences": [shift] * 30, "error": sum(errors) / 30,
+                "difference": shift, "cpu_seconds": 1.0, "fallbacks": 0, "problem": None,
+            })  # fmt: skip
+    return made
+
+
+def outcome(*parts: list[Record], trust: list[dict[str, Any]] | None = None) -> Outcome:
+    records = cells("source", {"clean": 0.0, "5 %": 0.0, "20 %": 0.0})
+    for part in parts:
+        records += part
+    return Outcome("tabular", records, ROLES, True, "MAE", trust or [], {"data": "<made up>"})
+
+
+def verdicts(found: list[Finding], word: str) -> list[str]:
+    return [one.verdict for one in found if word in one.claim]
+
+
+def scored(score: str, aurocs: list[float]) -> list[dict[str, Any]]:
+    lines = []
+    for seed, value in enumerate(aurocs):
+        cell = {"seed": seed, "score": score, "n": 9}
+        lines.append({**cell, "level": "clean", "spearman": 0.25, "auroc": None})
+        lines.append({**cell, "level": BEYOND, "spearman": 0.5, "auroc": value})
+    return lines
+
+
+class TestGolden:
+    def test_a_gain_is_reproduced_and_its_share_is_told(self) -> None:
+        better = cells("IT³", {"clean": 0.0, "5 %": -1.0, "20 %": -1.0}, 4)
+        found = findings(outcome(better))
+        helps = next(one for one in found if "lowers the error" in one.claim)
+        assert helps.verdict == "reproduced"
+        assert helps.measured.startswith("-10."), helps.measured  # of errors around 10
+        assert helps.why.startswith("in distribution")
+
+    def test_harm_is_the_opposite_and_chance_is_neither(self) -> None:
+        worse = cells("IT³", {"clean": 0.0, "5 %": 1.0, "20 %": 1.0}, 4)
+        assert verdicts(findings(outcome(worse)), "lowers the error") == ["the opposite"]
+        same = cells("IT³", {"clean": 0.0, "5 %": 0.0, "20 %": 0.0}, 4)
+        found = findings(outcome(same))
+        assert verdicts(found, "lowers the error") == ["not reproduced"]
+        assert next(one for one in found if "lowers" in one.claim).why.startswith("may be chance")
+
+    def test_larger_batches_are_compared_with_the_smallest(self) -> None:
+        one = cells("IT³", {"clean": 0.0, "5 %": -0.1, "20 %": -0.1}, 1)
+        many = cells("IT³", {"clean": 0.0, "5 %": -0.5, "20 %": -0.5}, 16)
+        assert verdicts(findings(outcome(one, many)), "larger batches") == ["reproduced"]
+        assert verdicts(findings(outcome(one)), "larger batches") == []
+
+    def test_degrading_more_slowly_is_a_slope(self) -> None:
+        slow = cells("IT³", {"clean": 0.0, "5 %": 0.0, "20 %": -0.5}, 4)
+        grown = [{**r, "errors": [e + 5 for e in r["errors"]]} if r["level"] == "20 %" else r
+                 for r in outcome(slow).records]  # fmt: skip
+        found = findings(Outcome("tabular", grown, ROLES, True, "MAE"))
+        assert verdicts(found, "more slowly") == ["reproduced"]
+
+    def test_the_default_must_not_harm(self) -> None:
+        idle = cells("auto", {"clean": 0.0, "5 %": 0.0, "20 %": 0.0})
+        vanilla = cells("vanilla net", {"clean": 0.0, "5 %": 0.0, "20 %": 0.0})
+        found = findings(outcome(idle, vanilla))
+        assert verdicts(found, "not worse than source") == ["kept", "kept"]
+        assert verdicts(found, "beats vanilla") == ["not shown"]
+        harmful = cells("auto", {"clean": 0.2, "5 %": -1.0, "20 %": -1.0})
+        found = findings(outcome(harmful, vanilla))
+        assert verdicts(found, "not worse than source") == ["kept", "broken"]
+        assert verdicts(found, "beats vanilla") == ["kept"]
+
+    def test_trust_is_compared_seed_by_seed(self) -> None:
+        lines = scored(IDEMPOTENCE, [0.7, 0.8, 0.9]) + scored("dropout", [0.6, 0.7, 0.8])
+        gap = advantage(lines, "dropout")
+        assert gap is not None
+        assert abs(gap.value + 0.1) < 1e-6  # in every seed, though seeds differ by as much
+        assert gap.sign == -1
+        assert advantage(lines, "entropy") is None
+        table = trust_table(lines)
+        assert table[1] == [IDEMPOTENCE, "0.80", "", "0.25", "0.50", "3"]
+        assert table[2][:3] == ["dropout", "0.70", "-0.10 (-0.10 to -0.10)"]
+
+    def test_an_error_that_tells_nothing_apart_is_not_reproduced(self) -> None:
+        for aurocs, verdict in (([0.8, 0.85, 0.9], "reproduced"),
+                                ([0.4, 0.5, 0.6], "not reproduced"),
+                                ([0.2, 0.15, 0.1], "the opposite")):  # fmt: skip
+            found = findings(outcome(trust=scored(IDEMPOTENCE, aurocs)))
+            assert verdicts(found, "larger under shift") == [verdict]
+
+
+def test_the_page_holds_every_claim_and_escapes_names(tmp_path: Path) -> None:
+    better = cells("IT³", {"clean": 0.0, "5 %": -1.0, "20 %": -1.0}, 4)
+    one = outcome(better, trust=scored(IDEMPOTENCE, [0.7, 0.8]))
+    about = {"command": "nox -s paper", "commit": "abc"}
+    page, results = write(tmp_path, [one], {"imagenet": "no such <file>"}, about)
+    html, text = page.read_text(encoding="utf-8"), results.read_text(encoding="utf-8")
+    for finding in findings(one):
+        assert finding.claim in text
+        assert finding.claim in html
+    assert "not measured" in text
+    assert "no such &lt;file&gt;" in html
+    assert "<made up>" not in html
+    assert IDEMPOTENCE in html
+
+
+def test_what_the_user_can_mend_ends_with_2_and_a_sentence() -> None:
+    for arguments, told in (
+        (["nonsense"], "there is no task 'nonsense': take tabular"),
+        (["--preset", "huge"], "a preset is quick, small or full"),
+    ):
+        before, sys.argv = sys.argv, ["paper", *arguments]
+        heard = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(heard):
+                assert main() == 2
+        finally:
+            sys.argv = before
+        assert told in heard.getvalue()
+        assert "Traceback" not in heard.getvalue()
+
+
+def test_every_task_says_what_it_is() -> None:
+    assert all((task.__doc__ or "").strip() for task in TASKS.values())
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Files that end in the middle of a line, as a kill leaves them, are made whole."""
+    place = Place("quick", uci(tmp_path / "data"), tmp_path / "out", progress=False)
+    whole = tabular(place)
+    records, trust = (place.folder / f"bostonHousing{end}.jsonl" for end in ("", "-trust"))
+    before = records.stat().st_mtime_ns, trust.stat().st_mtime_ns
+    again = tabular(place)
+    assert (records.stat().st_mtime_ns, trust.stat().st_mtime_ns) == before  # nothing to do
+    assert again.records == whole.records
+    assert again.trust == whole.trust
+    for file in (records, trust):
+        text = file.read_bytes()
+        file.write_bytes(text[: len(text) - len(text.splitlines()[-1]) // 2])
+    resumed = tabular(place)
+    assert [told(record) for record in resumed.records] == [told(r) for r in whole.records]
+    assert key(resumed) == key(whole)
+
+
+def told(record: Record) -> tuple[Any, ...]:
+    """Without the seconds, which are never the same."""
+    return tuple(record[name] for name in ("seed", "level", "method", "batch_size", "errors"))
+
+
+def key(outcome: Outcome) -> list[tuple[Any, ...]]:
+    return sorted(
+        (line["seed"], line["level"], line["score"], line["spearman"] or 0.0, line["auroc"] or 0.0)
+        for line in outcome.trust
+    )
+
+
+def uci(folder: Path) -> Path:
+    """A data set of 60 rows in the layout of IT3_DATA, with one split."""
+    place = folder / "uci" / "bostonHousing"
+    place.mkdir(parents=True)
+    rows = np.random.default_rng(0).normal(size=(60, 4))
+    rows[:, 3] = rows[:, 0] - 2 * rows[:, 1]
+    np.savetxt(place / "data.txt", rows)
+    (place / "index_features.txt").write_text("0\n1\n2\n")
+    (place / "index_target.txt").write_text("3\n")
+    np.savetxt(place / "index_train_0.txt", np.arange(8, 60), fmt="%d")
+    np.savetxt(place / "index_test_0.txt", np.arange(8), fmt="%d")
+    return folder
