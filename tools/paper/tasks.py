@@ -86,7 +86,8 @@ def cars(place: Place) -> Outcome:
 def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str) -> Outcome:
     from it3_aero.learning.evaluate import evaluate_run
     from it3_aero.learning.job import levels_of, threshold_of
-    from it3_aero.learning.model import Training, load_run, train
+    from it3_aero.learning.model import Training, train
+    from it3_aero.learning.runs import load_run
     from it3_aero.learning.shapes import WITHIN
 
     levels = levels_of(task, dataset, threshold_of(task, dataset))
