@@ -116,7 +116,7 @@ def test_quadrants(y: float, before: float, flagged: bool, where: str) -> None:
 
 def test_the_cars_that_come_with_the_package() -> None:
     cars = CarDataset()
-    assert len(cars) >= 70
+    assert len(cars) >= 120
     assert cars.settings["seed"] == 0
     assert cars.preset == "coarse"
     assert cars.solver.startswith("OpenFOAM")
