@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -75,3 +78,20 @@ def test_fewer_triangles_keep_the_shape() -> None:
     assert fewer.is_watertight
     assert fewer.volume == pytest.approx(body.volume, rel=0.01)
     assert frontal_area(fewer) == pytest.approx(frontal_area(body), rel=0.01)
+
+
+def test_workers_do_not_get_each_others_mesh() -> None:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns as often as they can
+    try:
+        _at_once()
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _at_once() -> None:
+    bodies = [make(family) for family in ("sedan", "van", "box", "streamlined")] * 6
+    with ThreadPoolExecutor(4) as pool:
+        at_once = list(pool.map(lambda body: decimated(body, 300), bodies))
+    for body, fewer in zip(bodies, at_once, strict=True):
+        np.testing.assert_allclose(fewer.extents, body.extents, rtol=0.02)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 import trimesh
 from scipy.spatial import cKDTree
@@ -13,6 +15,7 @@ __all__ = ["decimated", "enclosed", "frontal_area", "inside", "is_symmetric"]
 
 _ROWS = 400
 _SAMPLES = 100_000
+_ALONE = Lock()  # fast_simplification holds the mesh it works on in variables of the process
 _ASYMMETRY = 0.01  # of the length: further than this, something is on one side only
 
 
@@ -117,9 +120,10 @@ def decimated(mesh: trimesh.Trimesh, nodes: int) -> trimesh.Trimesh:
     vertices, faces = np.asarray(mesh.vertices), np.asarray(mesh.faces)
     target = 2 * nodes  # triangles of a closed surface
     for _ in range(8):
-        points, triangles = fast_simplification.simplify(
-            vertices.astype(np.float32), faces.astype(np.int32), target_count=target
-        )
+        with _ALONE:
+            points, triangles = fast_simplification.simplify(
+                vertices.astype(np.float32), faces.astype(np.int32), target_count=target
+            )
         fewer = trimesh.Trimesh(points, triangles, process=True)
         if len(fewer.vertices) <= nodes:
             return fewer
