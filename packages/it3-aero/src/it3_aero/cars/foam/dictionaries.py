@@ -96,6 +96,7 @@ def dictionaries(
         "end": end,
         "every": every,
         "ranks": ranks,
+        "turbulence": preset.turbulence,
         "speed": f"{speed:.8g}",
         "length": f"{domain.length:.8g}",
         "area": f"{area / (2 if domain.half else 1):.8g}",

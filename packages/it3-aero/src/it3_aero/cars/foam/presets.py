@@ -27,6 +27,8 @@ class Preset:
         most_iterations: after which a case that hasn't converged is given up.
         volume_error: largest share by which the body's volume in the mesh may be off.
         cpu_limit: seconds of CPU that one program may take.
+        turbulence: OpenFOAM's name of the model, one of k and epsilon. Cases of another one are
+            refused, as of any other setting, so that no data set mixes two.
 
     Example:
         >>> preset("coarse").surface
@@ -43,6 +45,7 @@ class Preset:
     volume_error: float
     cpu_limit: int
     base: int = 4
+    turbulence: str = "realizableKE"
 
 
 PRESETS = {

@@ -209,7 +209,7 @@ nu $viscosity;
 
 TURBULENCE = """\
 simulationType RAS;
-RAS { RASModel realizableKE; turbulence on; printCoeffs off; }
+RAS { RASModel $turbulence; turbulence on; printCoeffs off; }
 """
 
 SYSTEM = {
