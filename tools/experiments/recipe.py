@@ -27,11 +27,12 @@ from torch import Tensor, nn
 
 from it3_core import Adaptation, AnswerStep, Conditioned, Method, Regression, Source
 from it3_core.bootstrap import bootstrap_interval
+from it3_core.candidates import Candidate
 from it3_core.contrast import contrast
 from it3_core.evaluation import Record, evaluate, read_records
 from it3_core.tables import markdown_table
 from it3_core.training import Loss
-from it3_core.tuning import Candidate, Tail, tune
+from it3_core.tuning import Tail, tune
 from it3_tabular.choosing import shifts
 from it3_tabular.estimators import IT3Regressor
 from it3_tabular.learning import batch_size_for, hold_out, seeded, train
@@ -44,7 +45,7 @@ MOST = 1000  # rows of a data set, so that none takes longer than all others tog
 TAIL = "label tail"
 
 
-class Gated:
+class GatedRows:
     """The answer step for those rows alone whose idempotence error is beyond a limit."""
 
     def __init__(self, model: nn.Module, adapter: Regression, alpha: float, limit: float) -> None:
@@ -79,7 +80,7 @@ class Stretch:
 class Own(Candidate):
     """A candidate of this file, for `tune`."""
 
-    make: Callable[..., Method] = Gated
+    make: Callable[..., Method] = GatedRows
 
     def __post_init__(self) -> None:
         """Any name will do."""
@@ -97,9 +98,9 @@ def families(errors: Tensor) -> dict[str, list[Candidate]]:
     return {
         "signed step": [Candidate("AnswerStep", {"alpha": a})
                         for a in (-3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0)],
-        "gated step": [Own("Gated", {"alpha": a, "limit": float(errors.quantile(q))}, Gated)
+        "gated step": [Own("Gated", {"alpha": a, "limit": float(errors.quantile(q))})
                        for a in (-2.0, -1.0, 1.0, 2.0) for q in (0.5, 0.9)],
-        "stretch": [Own("Stretch", {"factor": f}, Stretch)
+        "stretch": [Own("Stretch", {"factor": f}, make=Stretch)
                     for f in (0.8, 0.9, 0.95, 1.05, 1.1, 1.2)],
     }  # fmt: skip
 
@@ -163,7 +164,8 @@ def methods(
     asked = families(Source(network, adapter)(rows).error_before) | (more or {})
     for name, tries in asked.items():
         found = tune(network, adapter, rows, labels, shifts=shifts(seed), tail=tail,
-                     candidates=tries, batch_size=1024, progress=False)  # fmt: skip
+                     candidates=tries, batch_size=1024, false_alarms=None,
+                     progress=False)  # fmt: skip
         gains = [one["gain"] or 0.0 for one in found.tried]
         best = tries[gains.index(max(gains))] if max(gains) > 0 else Candidate("Source")
         print(f"  {name}: {found.chosen!r}, unguarded {best!r}", file=sys.stderr, flush=True)

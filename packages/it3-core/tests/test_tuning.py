@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from it3_core import (
     Candidate,
     Classification,
+    Gate,
     IT3Error,
     Regression,
     Tail,
@@ -64,7 +66,7 @@ def test_the_step_that_helps_is_chosen_with_its_sign(step: float, alpha: float) 
     assert tuning.chosen == Candidate("AnswerStep", {"alpha": alpha})
     assert "lowers the error by 7" in tuning.reason or "lowers the error by 8" in tuning.reason
     assert "under shift" in tuning.reason
-    assert "4 candidates" in tuning.reason
+    assert "8 candidates" in tuning.reason  # each for all batches, and for unusual ones alone
     changes = {one["candidate"]: one["changes"] for one in tuning.tried}
     assert changes[repr(tuning.chosen)]["shift"] == pytest.approx(-0.8, abs=0.05)
     assert changes[repr(tuning.chosen)]["clean"] == 0.0
@@ -86,16 +88,27 @@ def test_gradient_steps_are_candidates_too() -> None:
 def test_harm_on_clean_data_forbids_a_gain_elsewhere() -> None:
     class Harmful(Biased):
         def forward(self, x: Tensor, signal: Tensor) -> Tensor:
-            return super().forward(x, signal) + 0.1 * signal[:, -1:] * (1 - x[:, 1:2])
+            return super().forward(x, signal) + 0.1 * x[:, :1] * signal[:, -1:] * (1 - x[:, 1:2])
 
     x, y = data()
-    tuning = tune(
-        Harmful(0.8), Regression(), x, y, shifts={"shift": shift}, candidates=STEPS, progress=False
-    )
+    same: dict[str, Any] = {"shifts": {"shift": shift}, "candidates": STEPS, "progress": False}
+    tuning = tune(Harmful(0.8), Regression(), x, y, false_alarms=None, **same)
     assert tuning.chosen == Candidate("Source")
     assert "No adaptation" in tuning.reason
     assert "raises the error" in tuning.reason
     assert "on clean" in tuning.reason
+    # Clean rows have an error of 0.1 to 0.2, shifted ones of 0.4 or more: a gate tells.
+    gated = tune(Harmful(0.8), Regression(), x, y, **same)
+    assert gated.chosen.gate is not None
+    assert (gated.chosen.method, gated.chosen.settings) == ("AnswerStep", {"alpha": 1.0})
+    method = gated.build(Harmful(0.8), Regression())
+    usual, unusual = method(x), method(shift(x))
+    assert torch.equal(usual.prediction, usual.initial)
+    assert (unusual.prediction.flatten() - y).abs().mean() < 0.2
+    changes = {one["candidate"]: one["changes"] for one in gated.tried}[repr(gated.chosen)]
+    after = (unusual.prediction.flatten() - y).abs().mean()
+    before = (unusual.initial.flatten() - y).abs().mean()
+    assert changes["shift"] == pytest.approx(float(after / before) - 1, abs=1e-4)  # as promised
 
 
 def test_chance_is_not_a_gain() -> None:
@@ -158,7 +171,7 @@ def test_classification_and_default_candidates() -> None:
     y = model(x, adapter.neutral(x)).argmax(1)
     tuning = tune(model, adapter, x, y, shifts={"noise": lambda x: x + torch.randn_like(x)},
                   progress=False)  # fmt: skip
-    assert len(tuning.tried) == len(default_candidates(model)) == 16
+    assert len(tuning.tried) == 2 * len(default_candidates(model)) == 32
     assert tuning.chosen.method in ("Source", "AnswerStep", "IT3")
 
 
@@ -167,6 +180,7 @@ def test_what_was_chosen_survives_json() -> None:
     tuning = tune(
         Biased(0.8), Regression(), x, y, shifts={"shift": shift}, candidates=STEPS, progress=False
     )
+    tuning = replace(tuning, chosen=replace(tuning.chosen, gate=Gate(0.2, 0.1)))
     again = Tuning.from_description(json.loads(json.dumps(tuning.describe())))
     assert again == tuning
     assert str(again) == tuning.reason

@@ -5,6 +5,7 @@ says how unusual it is, and leaves the model as it was. The README has a worked 
 """
 
 from it3_core.adapters import Adapter, Classification, DenseMap, Regression, adapter_from
+from it3_core.candidates import Candidate, default_candidates
 from it3_core.checkpoint import Checkpoint, load, save
 from it3_core.conditioning import Conditioned, condition, widen
 from it3_core.errors import IT3Error, IT3Warning
@@ -16,6 +17,8 @@ from it3_core.methods import (
     ActMAD,
     Adaptation,
     AnswerStep,
+    Gate,
+    Gated,
     Method,
     OnlineIT3,
     Source,
@@ -25,7 +28,7 @@ from it3_core.sensitivity import sensitivity
 from it3_core.summary import markdown, overview, summarise
 from it3_core.training import History, fit
 from it3_core.trust import Trust
-from it3_core.tuning import Candidate, Tail, Tuning, default_candidates, split_tail, tune
+from it3_core.tuning import Tail, Tuning, split_tail, tune
 
 __version__ = "0.1.0"
 
@@ -41,6 +44,8 @@ __all__ = [
     "Classification",
     "Conditioned",
     "DenseMap",
+    "Gate",
+    "Gated",
     "History",
     "IT3Error",
     "IT3Warning",

@@ -5,7 +5,10 @@ A step that helps on one network harms on the next, and so does its sign (docs: 
 was not fitted to, as they are and under shifts that the caller names; and for regression, where
 labels may lie beyond all that was seen, on a tail of the labels that a second network was
 trained without. A candidate must gain there by more than chance, and harm nowhere by more than
-1 %. If none does, doing nothing is the choice.
+1 %, on a single shift: beyond chance. If none does, doing nothing is the choice.
+
+Each is tried on all batches, and on those alone whose idempotence error is unusual: what helps
+under shift at some cost on usual data passes with that gate.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,56 +24,15 @@ from torch import Tensor, nn
 
 from it3_core.adapters import Adapter
 from it3_core.batching import batches, count
-from it3_core.conditioning import Conditioned
+from it3_core.candidates import CARRYING, Candidate, default_candidates
 from it3_core.errors import IT3Error
-from it3_core.methods import IT3, AnswerStep, Method, OnlineIT3, Source
+from it3_core.methods import Gate, Method, Source
 from it3_core.progress import Progress
 
-__all__ = ["Candidate", "Tail", "Tuning", "default_candidates", "split_tail", "tune"]
+__all__ = ["Tail", "Tuning", "split_tail", "tune"]
 
-_METHODS: dict[str, Callable[..., Method]] = {
-    "Source": Source,
-    "AnswerStep": AnswerStep,
-    "IT3": IT3,
-    "OnlineIT3": OnlineIT3,
-}
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A method by name and its settings: plain values, so that a checkpoint can hold them.
-
-    Example:
-        >>> Candidate("AnswerStep", {"alpha": 0.5})
-        AnswerStep(alpha=0.5)
-    """
-
-    method: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.method not in _METHODS:
-            raise IT3Error(f"no method to tune is called {self.method!r}; there are "
-                           f"{', '.join(_METHODS)}")  # fmt: skip
-
-    def build(self, model: nn.Module, adapter: Adapter) -> Method:
-        """The method, for this network.
-
-        Example:
-            >>> import torch
-            >>> from it3_core import Candidate, Regression, widen
-            >>> adapter = Regression()
-            >>> Candidate("Source").build(widen(torch.nn.Linear(3, 1), adapter), adapter)
-            <it3_core.methods.source.Source object at ...>
-        """
-        try:
-            return _METHODS[self.method](model, adapter, **self.settings)
-        except TypeError as problem:
-            raise IT3Error(f"{self!r} has a setting that {self.method} does not know") from problem
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
-        return f"{self.method}({settings})"
+_TAIL = "label tail"
+_RESAMPLES = 2000  # for the margin of chance
 
 
 class Tail(NamedTuple):
@@ -82,12 +44,16 @@ class Tail(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """How a candidate did: changes of the mean error, as shares of the source's."""
+    """How a candidate did: changes of the error, as shares of the source's mean."""
 
     candidate: Candidate
     changes: dict[str, float]
+    harm: float
+    """The largest change for the worse: of a shift's, what is beyond chance."""
     gain: float
     uncertainty: float
+    groups: list[Tensor]
+    """Changes row by row: of the shifts together, and of the tail."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +81,7 @@ class Tuning:
     def describe(self) -> dict[str, Any]:
         """This tuning as JSON, from which `from_description` makes it again."""
         return {
-            "method": self.chosen.method,
-            "settings": dict(self.chosen.settings),
+            **self.chosen.describe(),
             "reason": self.reason,
             "tried": list(self.tried),
         }
@@ -131,7 +96,7 @@ class Tuning:
             AnswerStep(alpha=1.0)
         """
         try:
-            chosen = Candidate(description["method"], dict(description["settings"]))
+            chosen = Candidate.from_description(description)
             return cls(chosen, str(description["reason"]), tuple(description["tried"]))
         except (KeyError, TypeError, ValueError) as problem:
             raise IT3Error(f"this is no description of a tuning: {problem}") from problem
@@ -152,14 +117,16 @@ def tune(
     batch_size: int = 32,
     harm: float = 0.01,
     confidence: float = 0.95,
+    false_alarms: float | None = 0.1,
     progress: bool = True,
 ) -> Tuning:
     """Chooses a method and its settings, or none, on held-out training data.
 
     A candidate is chosen if it lowers the error under the shifts (and on the tail, which weighs
     as much as all of them) by more than chance at this confidence, corrected for the number of
-    candidates, and raises it nowhere, clean data included, by more than `harm`. Among those, the
-    one that gains most.
+    candidates, and raises it by no more than `harm` on clean data and on the tail, nor beyond
+    chance under any of the shifts. Among those, the one that gains most. Each is tried for all
+    batches, and for unusual ones alone (`Gated`).
 
     Args:
         model: the conditioned and trained network.
@@ -173,6 +140,8 @@ def tune(
         batch_size: how many instances come together at test time.
         harm: the loss that is allowed on any trial, as a share of the source's error.
         confidence: of the gain.
+        false_alarms: share of usual batches that a gate may adapt; None tries no gates, for methods
+            whose answer to a row must not depend on its neighbours.
         progress: whether to show on standard error how far it is.
 
     Example:
@@ -194,14 +163,14 @@ def tune(
         raise IT3Error(f"tuning on {len(y)} rows would choose by chance: hold out at least 8")
     if not shifts and tail is None:
         raise IT3Error("name at least one shift to tune for, or give a label tail")
-    if "clean" in shifts or "label tail" in shifts:
+    if "clean" in shifts or _TAIL in shifts:
         raise IT3Error('"clean" and "label tail" are names of trials of their own')
     tries = list(default_candidates(model) if candidates is None else candidates)
     trials = {"clean": (model, x, y)}
     for name, shift in shifts.items():
         trials[name] = (model, shift(x), y)
     if tail is not None:
-        trials["label tail"] = tail
+        trials[_TAIL] = tail
     bar = Progress(len(trials) * (len(tries) + 1), "tune", progress)
     base = {
         name: _errors(Source(trial[0], adapter), adapter, *trial[1:], batch_size)
@@ -210,6 +179,10 @@ def tune(
     for name, errors in base.items():
         if not bool(torch.isfinite(errors).all()):
             raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
+    gate: Gate | None = None
+    unusual: dict[str, Tensor] = {}
+    if false_alarms is not None:
+        gate, unusual = _gate(trials, adapter, batch_size, false_alarms)
     # A share of almost nothing means nothing: no scale below a hundredth of the largest.
     largest = max(float(errors.mean()) for errors in base.values())
     results: list[Tried] = []
@@ -221,33 +194,12 @@ def tune(
             scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
             relative[name] = (errors - base[name]) / scale
             bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
-        results.append(_tried(candidate, relative, tail is not None))
+        results.append(_tried(candidate, relative, confidence))
+        if gate is not None and candidate.gate is None and candidate.method not in CARRYING:
+            some = {name: change.where(unusual[name], 0.0) for name, change in relative.items()}
+            results.append(_tried(replace(candidate, gate=gate), some, confidence))
     bar.close()
     return _chosen(results, harm, confidence)
-
-
-def default_candidates(model: nn.Module) -> list[Candidate]:
-    """What `tune` tries unless told otherwise, the cheapest first.
-
-    Answer steps of either sign; gradient steps in proportion to the gap (SGD on its square) and
-    the paper's (Adam on the gap itself); of all weights and, where the network was made by
-    `condition()`, of those above the signal only.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import Regression, widen
-        >>> default_candidates(widen(torch.nn.Linear(3, 1), Regression()))[0]
-        AnswerStep(alpha=-1.0)
-    """
-    found = [Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, -0.25, 0.25, 0.5, 1.0)]
-    above = isinstance(model, Conditioned) and model.embed is not None
-    for parameters in ["above", None] if above else [None]:
-        for lr in (0.01, 0.05):
-            settings = {"lr": lr, "optimizer": "SGD", "power": 2.0, "parameters": parameters}
-            found.append(Candidate("IT3", {**settings, "steps": 1}))
-            found.append(Candidate("IT3", {**settings, "steps": 3}))
-        found.append(Candidate("IT3", {"lr": 2e-4, "optimizer": "Adam", "parameters": parameters}))
-    return found
 
 
 def split_tail(y: Tensor, share: float = 0.2, side: str = "upper") -> tuple[Tensor, Tensor]:
@@ -298,25 +250,63 @@ def _errors(method: Method, adapter: Adapter, x: Any, y: Tensor, size: int) -> T
     return torch.where(errors.isnan(), float("inf"), errors)
 
 
-def _tried(candidate: Candidate, relative: dict[str, Tensor], has_tail: bool) -> Tried:
+def _gaps(source: Method, x: Any, size: int) -> Tensor:
+    """Idempotence errors per instance, in double precision."""
+    return torch.cat([source(part).error_before.double().cpu() for part in batches(x, size)])
+
+
+def _gate(
+    trials: Mapping[str, tuple[nn.Module, Any, Tensor]],
+    adapter: Adapter,
+    size: int,
+    false_alarms: float,
+) -> tuple[Gate | None, dict[str, Tensor]]:
+    """The gate, and per trial the rows that it opens for; none where errors are not finite."""
+    x = trials["clean"][1]
+    gates: dict[nn.Module, Gate] = {}  # a tail's network has usual errors of its own
+    unusual = {}
+    for name, (network, inputs, _) in trials.items():
+        source = Source(network, adapter)
+        if network not in gates:
+            usual = _gaps(source, x, size)
+            if not bool(torch.isfinite(usual).all()):
+                return None, {}
+            gates[network] = Gate.fit(usual, false_alarms)
+        gaps = torch.split(_gaps(source, inputs, size), size)
+        opened = [torch.full(part.shape, gates[network].opens(part)) for part in gaps]
+        unusual[name] = torch.cat(opened)
+    return gates[trials["clean"][0]], unusual
+
+
+def _tried(candidate: Candidate, relative: dict[str, Tensor], confidence: float) -> Tried:
     changes = {name: float(change.mean()) for name, change in relative.items()}
     # The same rows are in all shifts, so they are averaged row by row before their spread is
     # taken; the tail has other rows, and weighs as much.
-    shifted = [c for name, c in relative.items() if name not in ("clean", "label tail")]
-    groups = [torch.stack(shifted).mean(0)] if shifted else []
-    if has_tail:
-        groups.append(relative["label tail"])
+    shifted = {name: c for name, c in relative.items() if name not in ("clean", _TAIL)}
+    groups = [torch.stack(list(shifted.values())).mean(0)] if shifted else []
+    if _TAIL in relative:
+        groups.append(relative[_TAIL])
     gain = -sum(float(group.mean()) for group in groups) / len(groups)
-    variance = sum(float(group.var()) / len(group) for group in groups)
-    return Tried(candidate, changes, gain, variance**0.5 / len(groups))
+    variance = sum(_uncertainty(group) ** 2 for group in groups)
+    z = statistics.NormalDist().inv_cdf(confidence)
+    chance = {name: z * _uncertainty(change) for name, change in shifted.items()}
+    harm = max(
+        change - chance.get(name, 0.0) if math.isfinite(change) else math.inf
+        for name, change in changes.items()
+    )
+    return Tried(candidate, changes, harm, gain, variance**0.5 / len(groups), groups)
+
+
+def _uncertainty(changes: Tensor) -> float:
+    """The standard deviation of their mean."""
+    return float(changes.std()) / math.sqrt(len(changes))
 
 
 def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
     tried = tuple(
         {
             "candidate": repr(one.candidate),
-            "method": one.candidate.method,
-            "settings": dict(one.candidate.settings),
+            **one.candidate.describe(),
             "gain": _json(one.gain),
             "changes": {name: _json(change) for name, change in one.changes.items()},
         }
@@ -324,9 +314,8 @@ def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
     )
     if not results:
         return Tuning(Candidate("Source"), "No adaptation: there was nothing to try.", tried)
-    # So many candidates, so many chances to look good by luck: Bonferroni's correction.
-    sigmas = statistics.NormalDist().inv_cdf(1 - (1 - confidence) / len(results))
-    harmless = [one for one in results if max(one.changes.values()) <= harm]
+    sigmas = _sigmas(results, confidence)
+    harmless = [one for one in results if one.harm <= harm]
     good = [one for one in harmless if one.gain - sigmas * one.uncertainty > 0]
     if good:
         best = max(good, key=lambda one: one.gain)
@@ -353,6 +342,29 @@ def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
             f"({best.gain:.1%}), which may be chance (± {sigmas * best.uncertainty:.1%})"
         )
     return Tuning(Candidate("Source"), f"No adaptation: {why}, on held-out training data.", tried)
+
+
+def _sigmas(results: list[Tried], confidence: float) -> float:
+    """Beyond how many of its standard deviations a gain is no chance, the best of so many.
+
+    Candidates that differ little look good by luck together, which Bonferroni's correction does
+    not know: rows are drawn again, and the largest deviation among all candidates is looked at.
+    """
+    most = statistics.NormalDist().inv_cdf(1 - (1 - confidence) / len(results))
+    moving = [one for one in results if 0 < one.uncertainty < math.inf]
+    if not moving:
+        return most
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.zeros(len(moving), _RESAMPLES, dtype=torch.float64)
+    groups = [torch.stack(rows) for rows in zip(*(one.groups for one in moving), strict=True)]
+    for rows in groups:
+        n = rows.shape[1]
+        index = torch.randint(n, (_RESAMPLES, n), generator=generator)
+        times = torch.zeros(_RESAMPLES, n, dtype=torch.float64)
+        times.scatter_add_(1, index, torch.ones_like(times))
+        drawn -= (rows - rows.mean(1, keepdim=True)) @ times.T / n / len(groups)
+    deviations = drawn / torch.tensor([[one.uncertainty] for one in moving], dtype=torch.float64)
+    return min(most, float(deviations.max(0).values.quantile(confidence)))
 
 
 def _json(number: float) -> float | None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from it3_core import Adapter, Conditioned
-from it3_core.tuning import Candidate, Tuning, tune
+from it3_core.candidates import Candidate
+from it3_core.tuning import Tuning, tune
 
 __all__ = ["FEWEST_ROWS", "candidates", "choose", "gradient_step", "shifts"]
 
@@ -52,6 +53,7 @@ def choose(
         shifts=shifts(seed),
         candidates=tries,
         batch_size=1024,
+        false_alarms=None,  # a gate looks at a batch, and rows are answered one by one
         progress=False,
     )
 

@@ -32,11 +32,11 @@ from it3_core import (
     OnlineIT3,
     Source,
 )
+from it3_core.candidates import Candidate
 from it3_core.evaluation import Record, evaluate, read_records
 from it3_core.rivals import Dropout, Ensemble, Mahalanobis, Score, judge
 from it3_core.tables import BEYOND
 from it3_core.training import Loss
-from it3_core.tuning import Candidate
 from it3_tabular.choosing import candidates
 from it3_tabular.estimators import IT3Regressor
 from it3_tabular.learning import batch_size_for, hold_out, seeded, train, zigzag

@@ -111,6 +111,7 @@ def paper_step(run: TrainedRun[Any], batch_size: int, norm: Norm) -> dict[str, A
         entry
         for entry in run.tuning(batch_size).tried
         if entry.get("method") == "IT3"
+        and entry.get("gate") is None
         and entry["settings"].get("anchor_gradient")
         and (entry["settings"].get("norm", "source") == "source") == (norm == "source")
     ]

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from it3_core import Activations, Adapter, IT3Error, Method, Trust
+from it3_core.candidates import Candidate
 from it3_core.checkpoint import Checkpoint, load, save
 from it3_core.files import read_json, write_json
-from it3_core.tuning import Candidate, Tuning
+from it3_core.tuning import Tuning
 from it3_vision import __version__
 from it3_vision.data import BadImage, Preparation
 from it3_vision.training import place_for

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from it3_core import Conditioned
+from it3_core.candidates import Candidate
 from it3_core.norms import Norm, has_batch_norm
-from it3_core.tuning import Candidate
 from it3_vision.corruptions import EXTRA, benchmark_for, corrupt_all
 from it3_vision.data import ImageSet, Preparation
 

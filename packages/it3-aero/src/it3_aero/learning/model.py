@@ -26,11 +26,12 @@ from it3_core import (
     zigzag_loss,
 )
 from it3_core.batching import batches, is_graph
+from it3_core.candidates import Candidate
 from it3_core.checkpoint import save
 from it3_core.files import make_folder, write_json
 from it3_core.tensorfile import digest
 from it3_core.training import History, fit
-from it3_core.tuning import Candidate, Tail, split_tail, tune
+from it3_core.tuning import Tail, split_tail, tune
 
 __all__ = ["Training", "candidates", "train", "train_vanilla"]
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 
 from it3_core import Conditioned, Regression
-from it3_core.tuning import Candidate, Tail, Tuning, tune
+from it3_core.candidates import Candidate
+from it3_core.tuning import Tail, Tuning, tune
 from it3_vision.data import ImageSet, Preparation
 from it3_vision.trials import candidates, trials
 

@@ -73,7 +73,8 @@ def lineup(run: Run, batch_size: int) -> Lineup:
 
 def _alpha(run: Run, batch_size: int) -> float:
     """The answer step that did best on held-out faces; 1 is the second pass."""
-    tried = [entry for entry in run.tuning(batch_size).tried if entry["method"] == "AnswerStep"]
-    known = [entry for entry in tried if entry["gain"] is not None]
+    tried = run.tuning(batch_size).tried
+    plain = [one for one in tried if one["method"] == "AnswerStep" and one.get("gate") is None]
+    known = [entry for entry in plain if entry["gain"] is not None]
     best = max(known, key=lambda entry: float(entry["gain"]), default=None)
     return 1.0 if best is None else float(best["settings"]["alpha"])

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor
 
+from it3_core.candidates import Candidate
 from it3_core.norms import Norm, has_batch_norm
-from it3_core.tuning import Candidate, Tuning, tune
+from it3_core.tuning import Tuning, tune
 from it3_vision.roads.adapter import RoadMap
 from it3_vision.roads.network import DRUNet
 

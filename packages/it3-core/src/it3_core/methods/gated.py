@@ -1,0 +1,118 @@
+"""Gated: adapts the unusual batches, and leaves the others alone."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from it3_core.errors import IT3Error
+from it3_core.methods.base import Adaptation, Method
+
+__all__ = ["Gate", "Gated"]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Which batches are unusual: those whose mean idempotence error is beyond what is usual.
+
+    The mean of many errors varies less than one error, so that a batch of 64 is told from a usual
+    one much sooner than an image alone. The limit follows the batch: `mean + z · std / √n`.
+
+    Args:
+        mean: of the errors of inputs that the network should know, held out from training.
+        std: their standard deviation.
+        false_alarms: share of usual batches that may pass as unusual.
+
+    Example:
+        >>> import torch
+        >>> gate = Gate(mean=0.2, std=0.1)
+        >>> gate.opens(torch.full((1,), 0.3)), gate.opens(torch.full((16,), 0.3))
+        (False, True)
+    """
+
+    mean: float
+    std: float
+    false_alarms: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.false_alarms < 1:
+            raise IT3Error(f"false_alarms is a share between 0 and 1, not {self.false_alarms}")
+        if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std >= 0):
+            raise IT3Error(f"usual errors have a finite mean and deviation, not {self!r}")
+
+    @classmethod
+    def fit(cls, errors: Tensor, false_alarms: float = 0.1) -> Gate:
+        """The gate of these usual errors, as `Adaptation.error_before` has them.
+
+        Example:
+            >>> import torch
+            >>> Gate.fit(torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))
+            Gate(mean=0.2, std=0.1, false_alarms=0.1)
+        """
+        known = errors.detach().double().flatten()
+        if len(known) < 2:
+            raise IT3Error("a gate needs at least two errors to know what is usual")
+        return cls(round(float(known.mean()), 9), round(float(known.std()), 9), false_alarms)
+
+    def opens(self, errors: Tensor) -> bool:
+        """Whether a batch with these errors is unusual; what is not finite is not."""
+        z = statistics.NormalDist().inv_cdf(1 - self.false_alarms)
+        limit = self.mean + z * self.std / math.sqrt(max(1, errors.numel()))
+        return limit < float(errors.mean()) < math.inf
+
+    def describe(self) -> dict[str, float]:
+        """This gate as JSON."""
+        return asdict(self)
+
+
+class Gated:
+    """Asks `method` about unusual batches, and answers the others as `source` does.
+
+    So a method that helps under shift and costs a little on what the network knows, as batch
+    statistics of few images do, costs next to nothing there: it runs for one usual batch in ten.
+
+    Args:
+        source: answers usual batches, and whose idempotence errors the gate looks at.
+        method: answers unusual ones.
+        gate: tells them apart.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import AnswerStep, Regression, Source, widen
+        >>> adapter = Regression()
+        >>> model = widen(torch.nn.Linear(3, 1), adapter)
+        >>> _ = torch.nn.init.normal_(model.model.weight)  # stands in for training
+        >>> step = AnswerStep(model, adapter, alpha=1.0)
+        >>> never = Gated(Source(model, adapter), step, Gate(mean=9.0, std=1.0))
+        >>> answer = never(torch.randn(4, 3))
+        >>> torch.equal(answer.prediction, answer.initial)
+        True
+    """
+
+    def __init__(self, source: Method, method: Method, gate: Gate) -> None:
+        self.source = source
+        self.method = method
+        self.gate = gate
+
+    def __call__(self, x: Any) -> Adaptation:
+        first = self.source(x)
+        if not self.gate.opens(first.error_before):
+            return first
+        answer = self.method(x)
+        return Adaptation(
+            answer.prediction,
+            first.initial,
+            answer.steps,
+            answer.fallback,
+            before=first.error_before,
+            after=lambda: answer.error_after,
+        )
+
+    def reset(self) -> None:
+        """Forgets what the method has learnt."""
+        self.source.reset()
+        self.method.reset()
