@@ -65,6 +65,7 @@ def judged(
     *,
     layer: str,
     labels: Tensor | None = None,
+    batch_size: int = 64,
 ) -> list[dict[str, Any]]:
     """`judge`'s lines for each RUN, with its seed; the RUNs of all seeds are the ensemble.
 
@@ -75,6 +76,7 @@ def judged(
         within: the level in distribution.
         layer: whose output is the features, for Mahalanobis distances.
         labels: the training inputs' classes, where they have any.
+        batch_size: how many instances are scored together.
     """
     lines = []
     for run in runs:
@@ -86,7 +88,7 @@ def judged(
         if len(runs) > 1:
             rivals[f"ensemble of {len(runs)}"] = Ensemble([one.model for one in runs], adapter)
         rivals["dropout"] = Dropout(model, adapter)
-        found = judge(model, adapter, rivals, levels, within)
+        found = judge(model, adapter, rivals, levels, within, batch_size=batch_size)
         lines += [{"seed": run.seed, **line} for line in found]
     return lines
 
