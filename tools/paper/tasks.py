@@ -172,6 +172,7 @@ def _images(
             place.folder / f"run-{seed}",
             settings,
             about={"data": data},
+            vanilla=True,
             tuned={16: 128, 64: 192} if drawn else None,
             progress=place.progress,
         )
@@ -197,7 +198,7 @@ def _images(
     return Outcome(
         task,
         records,
-        Roles(it3="IT³, batch statistics", vanilla=None, statistics="batch statistics"),
+        Roles(it3="IT³, batch statistics", statistics="batch statistics"),
         same=True,
         unit="error in per cent",
         trust=trust,
@@ -282,7 +283,12 @@ def roads(place: Place) -> Outcome:
         settings = Training(network, **_long(place, 80, 80))
     data = "drawn towns and countryside" if drawn else "EPFL to Massachusetts"
     run = train(
-        known, place.folder / "run-0", settings, about={"data": data}, progress=place.progress
+        known,
+        place.folder / "run-0",
+        settings,
+        about={"data": data},
+        vanilla=True,
+        progress=place.progress,
     )
     less: dict[str, Any] = {"tile": 80} if drawn else place.of({}, {"tile": 112}, {})
     found = evaluate_run(
@@ -309,7 +315,7 @@ def roads(place: Place) -> Outcome:
     return Outcome(
         "roads",
         [record for record in found.records if record["level"] != ALL],
-        Roles(it3="IT³, batch statistics", vanilla=None, statistics="batch statistics"),
+        Roles(it3="IT³, batch statistics", statistics="batch statistics"),
         same=False,
         unit="100 − quality",
         trust=trust,

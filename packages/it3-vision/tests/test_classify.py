@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -159,6 +160,21 @@ class TestTraining:
         assert same_weights(run, again)
         assert again.history["train"] == run.history["train"]
         assert calls[0] == 16
+
+    def test_vanilla_is_trained_beside_a_finished_one(self, run: Run, tmp_path: Path) -> None:
+        folder = tmp_path / "copy"
+        shutil.copytree(run.folder, folder)
+        both = train(squares(240), folder, TINY, tuned=TUNED, vanilla=True, progress=False)
+        read = load_run(folder)
+        assert same_weights(run, read)
+        assert both.vanilla is not None
+        assert read.vanilla is not None
+        x = run.prepare(squares(12, 2).batch(slice(None)))
+        blind = read.vanilla(x, read.adapter.neutral(x))
+        assert torch.equal(blind, both.vanilla.eval()(x, read.adapter.neutral(x)))
+        assert not torch.equal(blind, answers(run, x))
+        assert "vanilla net" in lineup(read, 12).methods
+        assert "vanilla net" not in lineup(run, 12).methods
 
     def test_another_training_can_start_from_it(self, run: Run) -> None:
         for name in ("model.safetensors", "training.safetensors"):

@@ -38,7 +38,9 @@ def gathering_file(
         told: what else tells it from another.
     """
     body = {"tunings": run.settings["tunings"], **told}
-    name = digest({**run.model.state_dict(), **tensors}, body)[:12]
+    beside = {} if run.vanilla is None else run.vanilla.state_dict()
+    vanilla = {f"vanilla.{name}": value for name, value in beside.items()}
+    name = digest({**run.model.state_dict(), **vanilla, **tensors}, body)[:12]
     return make_folder(folder / "parts") / f"{name}.jsonl"
 
 

@@ -59,7 +59,7 @@ def norm_for(run: TrainedRun[Any], batch_size: int, fewest: int) -> Norm:
 
 
 def common(run: TrainedRun[Any], batch_size: int, fewest: int = 9) -> Lineup:
-    """Source, second pass, statistics, IT³ on either, what tuning chose, online IT³, ActMAD.
+    """Source, second pass, statistics, IT³ on either, tuning's choice, online IT³, ActMAD, vanilla.
 
     IT³'s rates are those that did best on held-out training images.
 
@@ -92,6 +92,9 @@ def common(run: TrainedRun[Any], batch_size: int, fewest: int = 9) -> Lineup:
     found.add("online IT³", OnlineIT3(model, adapter, **online), told)
     actmad = ActMAD(model, adapter, run.activations, norm=norm)
     found.add("ActMAD", actmad, f"one step of Adam at 2e-4, norm={shown(norm)}")
+    if run.vanilla is not None:
+        vanilla = Source(run.vanilla, adapter)
+        found.add("vanilla net", vanilla, "the same network, trained without a signal")
     return found
 
 

@@ -16,13 +16,15 @@ from it3_core import IT3Error
 __all__ = ["Adapt", "Adaptation", "AsJson", "BFloat16", "BatchSizes", "Device",
            "EvaluationFolder", "Images", "NewRun", "Norm", "NormKind", "Normalise", "NormaliseBy",
            "Only", "Part", "Preset", "Quiet", "Rate", "RunFolder", "Second", "Seed", "Signal",
-           "TrainDevice", "Weights", "Workers", "command", "left_out", "names", "numbers",
-           "tell"]  # fmt: skip
+           "TrainDevice", "Vanilla", "Weights", "Workers", "command", "left_out", "names",
+           "numbers", "tell"]  # fmt: skip
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
 NewRun = Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")]
 Part = Annotated[str | None, typer.Option(help="Which, where DATA has several.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of all that is random.")]
+Vanilla = Annotated[bool, typer.Option(
+    "--vanilla", help="Train the same network without a signal too: as long again.")]  # fmt: skip
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 Device = Annotated[str, typer.Option(help="Where the network runs: cpu, cuda ...")]
 

@@ -2,14 +2,15 @@
 
 `model.safetensors` holds the weights, how images are prepared, trust, tuning, and the training
 data's statistics that methods need; `history.json` says how training went.
-`training.safetensors` is where a killed training goes on from.
+`training.safetensors` is where a killed training goes on from; `vanilla.safetensors`, where there
+is one, is the same network trained without a signal.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -45,6 +46,7 @@ class TrainedRun(Generic[A]):
         kind: of the adapter that its checkpoint has.
         whose: of whom it is: "a classifier", say.
         tunings: what was chosen for batches of so many images at least.
+        vanilla: the same network trained without a signal, where that was asked for.
     """
 
     task: ClassVar[str]
@@ -60,6 +62,7 @@ class TrainedRun(Generic[A]):
     activations: Activations
     settings: dict[str, Any]
     history: dict[str, Any]
+    vanilla: nn.Module | None = field(default=None, kw_only=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
@@ -79,11 +82,14 @@ class TrainedRun(Generic[A]):
         place = Path(folder)
         found = cls._checked(place)
         settings, where = found.settings, place_for(device)
-        own = {"adapter": found.adapter, **cls.own_parts(place, found, where)}
-        own["model"] = found.restore(own["model"]).eval().to(where)
+        vanilla = None
+        if (path := _vanilla(place)).is_file():
+            vanilla = load(path).restore(cls.blank(found)).eval().to(where)
         return cls(
-            **own,
+            **{"adapter": found.adapter, **cls.own_parts(place, found, where)},
             folder=place,
+            model=found.restore(cls.blank(found)).eval().to(where),
+            vanilla=vanilla,
             prepare=Preparation.from_description(settings["prepare"]),
             trust=Trust.from_description(found.trust or {}),
             tunings={int(k): Tuning.from_description(v) for k, v in settings["tunings"].items()},
@@ -109,11 +115,16 @@ class TrainedRun(Generic[A]):
         return found
 
     @classmethod
+    def blank(cls, found: Checkpoint) -> nn.Module:
+        """The network without its weights."""
+        raise NotImplementedError
+
+    @classmethod
     def own_parts(
         cls, folder: Path, found: Checkpoint, where: torch.device | str
     ) -> dict[str, Any]:
-        """What a task's RUN has of its own, its `model` among it, without its weights."""
-        raise NotImplementedError
+        """What a task's RUN has of its own: nothing, unless it says otherwise."""
+        return {}
 
     @property
     def seed(self) -> int:
@@ -146,9 +157,21 @@ class TrainedRun(Generic[A]):
         """The training data's statistics, to be kept beside the weights."""
         return self.activations.tensors()
 
+    def with_vanilla(self, network: nn.Module) -> Self:
+        """This RUN with the network trained without a signal, which is put into its folder."""
+        if _first():
+            save(
+                _vanilla(self.folder),
+                network,
+                adapter=self.adapter,
+                settings={"training": self.settings["training"]},
+                versions={"it3-vision": __version__},
+            )
+        return replace(self, vanilla=network)
+
     def write(self) -> None:
         """Puts the RUN into its folder; under torchrun, the first process does."""
-        if int(os.environ.get("RANK", "0")) != 0:
+        if not _first():
             return
         write_json(self.folder / "history.json", self.history)
         save(
@@ -160,6 +183,15 @@ class TrainedRun(Generic[A]):
             tensors=self.tensors(),
             versions={"it3-vision": __version__},
         )
+
+
+def _vanilla(folder: Path) -> Path:
+    return folder / "vanilla.safetensors"
+
+
+def _first() -> bool:
+    """Whether this is the first process, or the only one."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def remembered(

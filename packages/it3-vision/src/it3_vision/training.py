@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from it3_core import Adapter, History, IT3Error
+from it3_core import Adapter, History, IT3Error, zigzag_loss
 from it3_core.batching import batches
 from it3_core.descent import OptimizerFactory
 from it3_core.feeding import cut
@@ -26,6 +26,7 @@ __all__ = [
     "IN_MEMORY",
     "Normalise",
     "Recipe",
+    "blind_loss",
     "describe",
     "first_weights",
     "fit_network",
@@ -233,6 +234,10 @@ def mixed_precision(
     enabled = x.is_cuda if wanted is None else wanted
     with torch.autocast(x.device.type, torch.bfloat16, enabled=enabled):
         return loss(model, adapter, x, y).float()  # type: ignore[no-any-return]
+
+
+blind_loss = partial(zigzag_loss, given=0.0)
+"""Of the vanilla network: both passes are without a signal, which makes them one."""
 
 
 def place_for(wanted: torch.device | str | None) -> torch.device | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,10 @@ from it3_vision.roads.drawing import draw_scene, drawn_scenes
 from it3_vision.roads.evaluate import ALL, HELD_OUT, Views, evaluate_run, load_evaluation
 from it3_vision.roads.feed import Crops, as_input, fitted
 from it3_vision.roads.learning import recurrent_zigzag
+from it3_vision.roads.lineup import lineup
 from it3_vision.roads.network import NO_DATA, DRUNet, DRUSettings, build
 from it3_vision.roads.reading import open_roads
-from it3_vision.roads.runs import Run, load_run, train
+from it3_vision.roads.runs import Run, Training, load_run, train
 from it3_vision.roads.scenes import make_scene
 from it3_vision.roads.shifting import CHEAP, SHIFTS
 from it3_vision.roads.tiling import answer
@@ -274,3 +276,19 @@ def test_scenes_are_drawn_again_as_they_were() -> None:
     assert np.array_equal(one.image, two.image)
     assert not np.array_equal(one.image, draw_scene("urban", 48, seed=6).image)
     assert replace(one, name="x").resolution == 1.0
+
+
+def test_vanilla_is_trained_beside_a_finished_one(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(run.folder, folder)
+    same = Training(DRUSettings("tiny", steps=2), size=32, epochs=3, batch_size=8, lr=1e-2)
+    both = train(drawn_scenes("urban", 24, 48), folder, same, vanilla=True, progress=False)
+    read = load_run(folder)
+    assert both.vanilla is not None
+    assert read.vanilla is not None
+    x = run.held_out[0][:2]
+    blind = Source(read.vanilla, read.adapter)(x).prediction
+    assert torch.equal(blind, Source(both.vanilla.eval(), read.adapter)(x).prediction)
+    assert not torch.equal(blind, Source(run.model, run.adapter)(x).prediction)
+    assert "vanilla net" in lineup(read, 1).methods
+    assert "vanilla net" not in lineup(run, 1).methods

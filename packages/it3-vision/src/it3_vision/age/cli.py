@@ -49,8 +49,7 @@ def train(
     new_head: Annotated[bool, typer.Option(help="WEIGHTS answer something else.")] = False,
     normalise: options.NormaliseBy = options.Normalise.data,
     bfloat16: options.BFloat16 = None,
-    vanilla: Annotated[bool, typer.Option(
-        "--vanilla", help="Train the same network without a signal too: as long again.")] = False,
+    vanilla: options.Vanilla = False,
     seed: options.Seed = 0,
     workers: options.Workers = 0,
     device: options.TrainDevice = None,

@@ -117,8 +117,6 @@ def evaluate_run(
     for number, part in enumerate(levels.parts.values()):
         known[f"labels.{number}"] = torch.from_numpy(part.labels)
         known[f"pixels.{number}"] = torch.tensor(part.batch(slice(64), run.prepare.size))
-    if run.vanilla is not None:
-        known |= {f"vanilla.{name}": value for name, value in run.vanilla.state_dict().items()}
     names = {name: list(part.names) for name, part in levels.parts.items()}
     compared = compare(
         run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from it3_core import ActMAD, AnswerStep, OnlineIT3, Source
+from it3_core import ActMAD, AnswerStep, OnlineIT3
 from it3_core.norms import has_batch_norm
 from it3_vision.age.runs import Run
 from it3_vision.lineup import Lineup, common, paper_step, words
@@ -63,9 +63,6 @@ def lineup(run: Run, batch_size: int) -> Lineup:
         told = f"{words(plain)}, no further than F's answer; weights are kept"
         online = OnlineIT3(model, adapter, **plain)
         found.add("online IT³, source statistics", online, told)
-    if run.vanilla is not None:
-        vanilla = Source(run.vanilla, adapter)
-        found.add("vanilla net", vanilla, "the same network, trained without a signal")
     mean = adapter.mean[0]
     found.add("mean age", MeanAge(mean), f"{mean:.1f} years, whatever the face")
     return found

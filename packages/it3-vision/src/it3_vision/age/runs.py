@@ -1,17 +1,15 @@
 """A RUN: a folder with a network that says ages, and all that was learnt about it.
 
 `tail.safetensors` belongs to a second network, trained without the youngest and the oldest of the
-training faces, for tuning to choose on; `vanilla.safetensors`, where there is one, is the same
-network trained without a signal.
+training faces, for tuning to choose on.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -26,9 +24,8 @@ from it3_core import (
     zigzag_loss,
 )
 from it3_core.batching import batches
-from it3_core.checkpoint import Checkpoint, load, save
+from it3_core.checkpoint import Checkpoint
 from it3_core.files import make_folder
-from it3_vision import __version__
 from it3_vision.age.choosing import choose
 from it3_vision.age.faces import Interval, set_apart
 from it3_vision.age.fitting import Fitting, Training
@@ -36,6 +33,7 @@ from it3_vision.age.network import FaceSettings, build
 from it3_vision.data import ImageSet
 from it3_vision.runs import FORMAT, TrainedRun, finished, remembered
 from it3_vision.training import (
+    blind_loss,
     in_memory,
     mean_error,
     parts,
@@ -55,15 +53,9 @@ HELD_OUT = 20
 
 @dataclass(frozen=True)
 class Run(TrainedRun[Regression]):
-    """A trained network and all that goes with it; `train` and `load_run` make one.
-
-    Attributes:
-        vanilla: the same network trained without a signal, where that was asked for.
-    """
+    """A trained network and all that goes with it; `train` and `load_run` make one."""
 
     task, kind, whose = "age", Regression, "a network that says ages"
-
-    vanilla: Conditioned | None = None
 
     @property
     def interval(self) -> Interval:
@@ -76,15 +68,10 @@ class Run(TrainedRun[Regression]):
         return float(self.settings["training"]["tested"])
 
     @classmethod
-    def own_parts(
-        cls, folder: Path, found: Checkpoint, where: torch.device | str
-    ) -> dict[str, Any]:
-        """The network, and the one without a signal where there is one."""
+    def blank(cls, found: Checkpoint) -> Conditioned:
+        """The network without its weights."""
         network = FaceSettings.from_description(found.settings["training"]["network"])
-        make = partial(build, network, cast(Regression, found.adapter))
-        if not _vanilla(folder).is_file():
-            return {"model": make()}
-        return {"model": make(), "vanilla": load(_vanilla(folder)).restore(make()).eval().to(where)}
+        return build(network, cast(Regression, found.adapter))
 
 
 load_run = Run.load
@@ -184,14 +171,5 @@ def train(
         there.write()
     if not vanilla:
         return there
-    blind = partial(zigzag_loss, given=0.0)
     path = folder / "vanilla-training.safetensors"
-    unsignalled, _ = fitting.network(rest, held_out, blind, path)
-    if int(os.environ.get("RANK", "0")) == 0:
-        versions = {"it3-vision": __version__}
-        save(_vanilla(folder), unsignalled, adapter=adapter, settings=known, versions=versions)
-    return replace(there, vanilla=unsignalled)
-
-
-def _vanilla(folder: str | os.PathLike[str]) -> Path:
-    return Path(folder) / "vanilla.safetensors"
+    return there.with_vanilla(fitting.network(rest, held_out, blind_loss, path)[0])

@@ -10,7 +10,7 @@ from it3_vision.methods import ETA, MEMO, TTT, Tent
 
 __all__ = ["ONCE", "lineup"]
 
-ONCE = ("source", "second pass", "MEMO", "TTT")
+ONCE = ("source", "second pass", "vanilla net", "MEMO", "TTT")
 """Methods whose answers don't depend on the batch size: they look at one image at a time."""
 
 _FEWEST = 9  # images that have statistics of their own to speak of

@@ -8,7 +8,7 @@ data's statistics that ActMAD and EATA need; `history.json` says how training we
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from it3_core import (
     Activations,
     Classification,
     Conditioned,
+    History,
     IT3Error,
     Trust,
     sensitivity,
@@ -40,6 +41,7 @@ from it3_vision.networks import NetworkSettings, build
 from it3_vision.runs import FORMAT, TrainedRun, finished, remembered
 from it3_vision.training import (
     Normalise,
+    blind_loss,
     describe,
     first_weights,
     fit_network,
@@ -117,14 +119,18 @@ class Run(TrainedRun[Classification]):
         return {**super().tensors(), **self.fisher.tensors()}
 
     @classmethod
+    def blank(cls, found: Checkpoint) -> Conditioned:
+        """The network without its weights."""
+        told = found.settings["training"]
+        network = NetworkSettings.from_description(told["network"])
+        return build(network, cast(Classification, found.adapter), rotation=told["rotation"])
+
+    @classmethod
     def own_parts(
         cls, folder: Path, found: Checkpoint, where: torch.device | str
     ) -> dict[str, Any]:
-        """The network, its classes, and what EATA needs."""
-        told = found.settings["training"]
-        network = NetworkSettings.from_description(told["network"])
+        """Its classes, and what EATA needs."""
         return {
-            "model": build(network, cast(Classification, found.adapter), rotation=told["rotation"]),
             "classes": tuple(found.settings["classes"]),
             "fisher": Fisher.from_tensors(found.tensors),
         }
@@ -140,6 +146,7 @@ def train(
     training: Training | None = None,
     *,
     about: Mapping[str, Any] | None = None,
+    vanilla: bool = False,
     tuned: Mapping[int, int] | None = None,
     device: torch.device | str | None = None,
     workers: int = 0,
@@ -155,6 +162,7 @@ def train(
         out: the RUN's folder, made where there is none.
         training: network, epochs and the like.
         about: what else to remember, such as the data's folder.
+        vanilla: whether to train the same network without a signal too, as long again.
         tuned: batch sizes to choose a method for, and how many held-out images to choose it with;
             `choosing.BATCHES` by default.
         device: where to train; a GPU if there is one. There, mixed precision is used.
@@ -179,34 +187,39 @@ def train(
     known = {"format": FORMAT, "training": training.describe(), "classes": list(images.classes)}
     known["images"] = len(images)
     there = finished(folder, known, load_run)
-    if there is not None:
+    if there is not None and (there.vanilla is not None or not vanilla):
         return there
     images, bad = _gathered(images, training.network.size, progress)
     held_out, rest = parts(images, training.seed)
     prepare = preparation(rest, training.network.size, training.normalise, training.seed)
     adapter = Classification(len(images.classes))
-    model = first_weights(partial(_network, training, adapter), training.seed)
     feed = Feed(rest, prepare, augmentation(training.network.size, flip=training.flip))
     x, y = Feed(held_out, prepare).collate(list(range(len(held_out))))
-    loss = partial(zigzag_loss, second=training.second, together=True)
-    if training.rotation:
-        loss = partial(joint_loss, base=loss, weight=0.5)
     some = Feed(rest.sample(min(2000, len(rest)), training.seed), prepare)
     seen = some.collate(list(range(len(some))))[0]
-    history = fit_network(
-        model,
-        adapter,
-        feed,
-        (x, y),
-        training,
-        loss,
-        folder / "training.safetensors",
-        device=where,
-        # Training's moving averages have a share of turned images, which TTT's head looks at.
-        usual=seen[:1000] if has_batch_norm(model) else None,
-        workers=workers,
-        progress=progress,
-    )
+
+    def fitted(loss: Callable[..., Tensor], checkpoint: str) -> tuple[Conditioned, History]:
+        model = first_weights(partial(_network, training, adapter), training.seed)
+        history = fit_network(
+            model,
+            adapter,
+            feed,
+            (x, y),
+            training,
+            partial(joint_loss, base=loss, weight=0.5) if training.rotation else loss,
+            folder / checkpoint,
+            device=where,
+            # Training's moving averages have a share of turned images, which TTT's head looks at.
+            usual=seen[:1000] if has_batch_norm(model) else None,
+            workers=workers,
+            progress=progress,
+        )
+        return model, history
+
+    if there is not None:
+        return there.with_vanilla(fitted(blind_loss, "vanilla-training.safetensors")[0])
+    told = partial(zigzag_loss, second=training.second, together=True)
+    model, history = fitted(told, "training.safetensors")
     usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
     inputs = list(batches(seen, 64))
     tunings = choose(
@@ -234,7 +247,9 @@ def train(
         history=history.describe(),
     )
     run.write()
-    return run
+    if not vanilla:
+        return run
+    return run.with_vanilla(fitted(blind_loss, "vanilla-training.safetensors")[0])
 
 
 def _network(training: Training, adapter: Classification) -> Conditioned:

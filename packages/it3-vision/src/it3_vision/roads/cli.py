@@ -64,6 +64,7 @@ def train(
     lr: options.Rate = 3e-3,
     second: Annotated[Second, typer.Option(help="The second pass's signal.")] = Second.mixed,
     bfloat16: options.BFloat16 = None,
+    vanilla: options.Vanilla = False,
     seed: options.Seed = 0,
     workers: options.Workers = 0,
     device: options.TrainDevice = None,
@@ -92,7 +93,14 @@ def train(
     )
     about = {"data": str(data), "split": split, "resolution": scenes[0].resolution}
     run = train_run(
-        scenes, out, training, about=about, device=device, workers=workers, progress=not quiet
+        scenes,
+        out,
+        training,
+        about=about,
+        vanilla=vanilla,
+        device=device,
+        workers=workers,
+        progress=not quiet,
     )
     options.left_out(run.settings["bad"])
     print(f"held-out quality {100 * (1 - run.settings['held_out_error']):.1f} %")

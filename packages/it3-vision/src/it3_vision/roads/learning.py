@@ -26,6 +26,7 @@ def recurrent_zigzag(
     *,
     second: Second = "mixed",
     noise: float = 0.3,
+    blind: bool = False,
 ) -> Tensor:
     """‖f(x, neutral) − y‖ + ‖f(x, s) − y‖, each a mean over the recurrent steps, later ones more.
 
@@ -36,6 +37,7 @@ def recurrent_zigzag(
         y: labels (batch, H, W).
         second: what s is, see `Second`.
         noise: the share of wrong patches.
+        blind: leaves the second pass out: the vanilla network's loss.
 
     Example:
         >>> from it3_vision.roads.adapter import RoadMap
@@ -45,12 +47,14 @@ def recurrent_zigzag(
     """
     if not isinstance(model, DRUNet):
         raise IT3Error(f"recurrent_zigzag trains a DRUNet, not a {type(model).__name__}")
-    neutral = adapter.neutral(x)
-    told = adapter.encode(y).to(neutral)
-    if second != "label":
-        told = _spoilt(adapter, told, noise, 1.0 if second == "noisy" else 0.5)
+    signals = [adapter.neutral(x)]
+    if not blind:
+        told = adapter.encode(y).to(signals[0])
+        if second != "label":
+            told = _spoilt(adapter, told, noise, 1.0 if second == "noisy" else 0.5)
+        signals.append(told)
     total = x.new_zeros(())
-    for signal in (neutral, told):
+    for signal in signals:
         masks = model.unrolled(x, signal)
         for step, logits in enumerate(masks, 1):
             weight = 2 * step / (len(masks) * (len(masks) + 1))

@@ -9,7 +9,7 @@ from it3_vision.roads.shifting import CHEAP
 
 __all__ = ["ONCE", "STREAM", "lineup"]
 
-ONCE = ("source", "second pass", "answer step")
+ONCE = ("source", "second pass", "answer step", "vanilla net")
 """Methods whose answers don't depend on how many images come together."""
 
 STREAM = "online IT³"

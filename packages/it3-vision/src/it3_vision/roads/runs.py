@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from it3_core import Activations, DenseMap, IT3Error, Trust, sensitivity
+from it3_core import Activations, DenseMap, History, IT3Error, Trust, sensitivity
 from it3_core.adapters import ProbabilityDistance
 from it3_core.batching import batches
 from it3_core.checkpoint import Checkpoint
@@ -111,16 +111,20 @@ class Run(TrainedRun[RoadMap]):
         super().write()
 
     @classmethod
+    def blank(cls, found: Checkpoint) -> DRUNet:
+        """The network without its weights."""
+        return build(DRUSettings(**found.settings["training"]["network"]))
+
+    @classmethod
     def own_parts(
         cls, folder: Path, found: Checkpoint, where: torch.device | str
     ) -> dict[str, Any]:
-        """The network, its adapter, and the held-out crops."""
+        """Its adapter, and the held-out crops."""
         if found.settings.get("task") != "roads":
             raise IT3Error(f"{folder} is no RUN of roads: train one with 'it3-vision roads train'")
         kept = read_tensors(folder / "held-out.safetensors", kind="crops").tensors
         kind = cast(DenseMap, found.adapter)
         return {
-            "model": build(DRUSettings(**found.settings["training"]["network"])),
             "adapter": RoadMap(cast(ProbabilityDistance, kind.distance_name)),
             "held_out": (kept["x"].to(where), kept["y"].long().to(where)),
         }
@@ -136,6 +140,7 @@ def train(
     training: Training | None = None,
     *,
     about: Mapping[str, Any] | None = None,
+    vanilla: bool = False,
     device: torch.device | str | None = None,
     workers: int = 0,
     progress: bool = True,
@@ -150,6 +155,7 @@ def train(
         out: the RUN's folder, made where there is none.
         training: network, resolution, epochs and the like.
         about: what else to remember, such as the data's folder.
+        vanilla: whether to train the same network without a signal too, as long again.
         device: where to train; a GPU if there is one. There, mixed precision is used.
         workers: processes that prepare batches.
         progress: whether to show bars.
@@ -164,30 +170,37 @@ def train(
     known = {"format": FORMAT, "task": "roads", "training": training.describe()}
     known["scenes"] = list(scenes.names)
     there = finished(folder, known, load_run)
-    if there is not None:
+    if there is not None and (there.vanilla is not None or not vanilla):
         return there
     read, bad = _gathered(scenes, training.resolution, progress)
     held_out, rest = _parts(read, training.seed)
     prepare = fitted(rest, training.size)
     adapter = RoadMap()
-    model = first_weights(partial(build, training.network), training.seed)
     crops = Crops(rest, prepare, training.size)
     x, y = middle_crops(held_out, prepare, training.size)
     seen = middle_crops(rest[:_SEEN], prepare, training.size)[0]
-    history = fit_network(
-        model,
-        adapter,
-        crops,
-        (x, y),
-        training,
-        partial(recurrent_zigzag, second=training.second),
-        folder / "training.safetensors",
-        device=where,
-        optimizer=_adamw,
-        usual=seen[:32],
-        workers=workers,
-        progress=progress,
-    )
+
+    def trained(blind: bool, checkpoint: str) -> tuple[DRUNet, History]:
+        model = first_weights(partial(build, training.network), training.seed)
+        history = fit_network(
+            model,
+            adapter,
+            crops,
+            (x, y),
+            training,
+            partial(recurrent_zigzag, second=training.second, blind=blind),
+            folder / checkpoint,
+            device=where,
+            optimizer=_adamw,
+            usual=seen[:32],
+            workers=workers,
+            progress=progress,
+        )
+        return model, history
+
+    if there is not None:
+        return there.with_vanilla(trained(True, "vanilla-training.safetensors")[0])
+    model, history = trained(False, "training.safetensors")
     tunings = choose(model, adapter, x, y, progress=progress)
     run = Run(
         folder=folder,
@@ -210,7 +223,9 @@ def train(
         held_out=(x, y),
     )
     run.write()
-    return run
+    if not vanilla:
+        return run
+    return run.with_vanilla(trained(True, "vanilla-training.safetensors")[0])
 
 
 def _gathered(
