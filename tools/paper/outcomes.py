@@ -66,7 +66,7 @@ class Outcome:
         roles: which method is which.
         same: whether all levels hold the same instances, shifted more and more.
         unit: of the error.
-        trust: lines of `it3_core.rivals.judge`, each with its seed.
+        trust: lines of `it3_core.judging.judge`, each with its seed.
         about: data, network, sizes and seconds.
     """
 

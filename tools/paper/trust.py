@@ -11,15 +11,8 @@ from torch import Tensor
 from it3_core import Regression
 from it3_core.bootstrap import bootstrap_interval
 from it3_core.contrast import Contrast
-from it3_core.rivals import (
-    IDEMPOTENCE,
-    Dropout,
-    Ensemble,
-    Entropy,
-    Mahalanobis,
-    Score,
-    judge,
-)
+from it3_core.judging import IDEMPOTENCE, judge
+from it3_core.rivals import Dropout, Ensemble, Entropy, Mahalanobis, Score
 from it3_core.tables import BEYOND
 
 __all__ = ["advantage", "judged", "trust_table"]
@@ -31,7 +24,7 @@ def trust_table(lines: Iterable[Line]) -> list[list[str]]:
     """A line for each score: means over seeds, and the AUROC against the idempotence error's.
 
     Args:
-        lines: of `it3_core.rivals.judge`, each with its `seed`.
+        lines: of `it3_core.judging.judge`, each with its `seed`.
     """
     kept = list(lines)
     header = ["score", "AUROC, shifted against known", "against the idempotence error",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from it3_core.evaluation import Record
-from it3_core.rivals import IDEMPOTENCE
+from it3_core.judging import IDEMPOTENCE
 from it3_core.tables import BEYOND
 from paper.__main__ import main
 from paper.claims import Finding, findings

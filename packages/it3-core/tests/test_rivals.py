@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from it3_core import Classification, Conditioned, DenseMap, IT3Error, Regression, Source, widen
+from it3_core.judging import IDEMPOTENCE, judge
 from it3_core.metrics import auroc, correlation
-from it3_core.rivals import IDEMPOTENCE, Dropout, Ensemble, Entropy, Mahalanobis, judge
+from it3_core.rivals import Dropout, Ensemble, Entropy, Mahalanobis
 from it3_core.tables import BEYOND
 
 

@@ -1,8 +1,8 @@
 """Rivals of the idempotence error: other numbers that say how unusual an input is.
 
 Each is a callable from a batch to one score per instance, larger for what is less usual, and each
-is of the first answer f(x, neutral). `judge` measures them beside the idempotence error, on the
-same network and the same inputs. What they cost, in passes over the network: entropy and
+is of the first answer f(x, neutral). `it3_core.judging` measures them beside the idempotence
+error, on the same network and the same inputs. What they cost, in passes over the network: entropy and
 Mahalanobis distance 1, the idempotence error 2, an ensemble of five 5 (and five trainings),
 dropout as many as it draws.
 """
@@ -10,8 +10,7 @@ dropout as many as it draws.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -20,22 +19,16 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from it3_core.adapters import Adapter, Regression
-from it3_core.batching import batches
 from it3_core.conditioning import find_layer
 from it3_core.errors import IT3Error
 from it3_core.fast import FastModel
 from it3_core.methods.base import prepared
 from it3_core.methods.source import Source
-from it3_core.metrics import auroc, correlation
-from it3_core.tables import BEYOND
 
-__all__ = ["IDEMPOTENCE", "Dropout", "Ensemble", "Entropy", "Mahalanobis", "Score", "judge"]
+__all__ = ["Dropout", "Ensemble", "Entropy", "Mahalanobis", "Score"]
 
 Score = Callable[[Any], Tensor]
 """One number for each instance of a batch; larger is less usual."""
-
-IDEMPOTENCE = "idempotence error"
-"""The name that `judge` gives to what the others are compared with."""
 
 _LAST = (nn.Linear, nn.modules.conv._ConvNd)
 
@@ -247,73 +240,6 @@ class Dropout:
             torch.manual_seed(self.seed)
             answers = [self._model(x, neutral) for _ in range(self.passes)]
         return _disagreement(self.adapter, answers)
-
-
-def judge(
-    model: nn.Module,
-    adapter: Adapter,
-    rivals: Mapping[str, Score],
-    levels: Mapping[str, Any],
-    within: str,
-    *,
-    batch_size: int = 64,
-) -> list[dict[str, Any]]:
-    """How well the idempotence error and its rivals tell the unusual and foretell the mistake.
-
-    Args:
-        model: the conditioned and trained network.
-        adapter: what kind of answer it gives; its `error` is the mistake.
-        rivals: other scores by name.
-        levels: `(x, y)` by name, or functions that load them.
-        within: the level in distribution.
-        batch_size: how many instances are scored together; it changes no score.
-
-    Returns:
-        For each level, and for all shifted ones together (`BEYOND`), a line for each score:
-        `spearman`, its rank correlation with the mistake; and `auroc`, the chance that a shifted
-        instance scores higher than one in distribution. None where there is no such number.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import Regression, widen
-        >>> _ = torch.manual_seed(0)
-        >>> adapter, x = Regression(), torch.randn(50, 3)
-        >>> model = widen(torch.nn.Linear(3, 1), adapter)
-        >>> _ = torch.nn.init.normal_(model.model.weight)  # stands in for training
-        >>> far = lambda x: x.abs().sum(1)
-        >>> lines = judge(model, adapter, {"far": far},
-        ...               {"known": (x, x.sum(1)), "far": (x + 9, x.sum(1))}, "known")
-        >>> [(line["level"], line["score"], line["auroc"]) for line in lines[2:4]]
-        [('far', 'idempotence error', ...), ('far', 'far', 1.0)]
-    """
-    if within not in levels:
-        raise IT3Error(f"there is no level {within!r} among {', '.join(map(repr, levels))}")
-    source = Source(model, adapter)
-    found: dict[str, dict[str, Tensor]] = {}
-    for level in [within, *(name for name in levels if name != within)]:
-        data = levels[level]
-        x, y = data() if callable(data) else data
-        parts: dict[str, list[Tensor]] = {}
-        for part, label in zip(batches(x, batch_size), batches(y, batch_size), strict=True):
-            answer = source(part)
-            scores = {IDEMPOTENCE: answer.error_before}
-            scores |= {name: rival(part) for name, rival in rivals.items()}
-            scores[""] = adapter.error(answer.prediction, label)
-            for name, values in scores.items():
-                parts.setdefault(name, []).append(values.detach().double().cpu())
-        found[level] = {name: torch.cat(values) for name, values in parts.items()}
-    beyond = [found[level] for level in found if level != within]
-    if beyond:
-        found[BEYOND] = {name: torch.cat([one[name] for one in beyond]) for name in beyond[0]}
-    lines = []
-    for level, scores in found.items():
-        wrong = scores[""]
-        for name in (IDEMPOTENCE, *rivals):
-            told = correlation(scores[name], wrong, "spearman")
-            apart = None if level == within else auroc(scores[name], found[within][name])
-            line = {"level": level, "score": name, "n": len(wrong)}
-            lines.append(line | {"spearman": None if math.isnan(told) else told, "auroc": apart})
-    return lines
 
 
 def _disagreement(adapter: Adapter, answers: Sequence[Tensor]) -> Tensor:

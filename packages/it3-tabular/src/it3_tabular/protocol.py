@@ -34,7 +34,8 @@ from it3_core import (
 )
 from it3_core.candidates import Candidate
 from it3_core.evaluation import Record, evaluate, read_records
-from it3_core.rivals import Dropout, Ensemble, Mahalanobis, Score, judge
+from it3_core.judging import judge
+from it3_core.rivals import Dropout, Ensemble, Mahalanobis, Score
 from it3_core.tables import BEYOND
 from it3_core.training import Loss
 from it3_tabular.choosing import candidates
