@@ -2,8 +2,8 @@
 
 Each is a callable from a batch to one score per instance, larger for what is less usual, and each
 is of the first answer f(x, neutral). `it3_core.judging` measures them beside the idempotence
-error, on the same network and the same inputs. What they cost, in passes over the network: entropy and
-Mahalanobis distance 1, the idempotence error 2, an ensemble of five 5 (and five trainings),
+error, on the same network and the same inputs. What they cost, in passes over the network: entropy
+and Mahalanobis distance 1, the idempotence error 2, an ensemble of five 5 (and five trainings),
 dropout as many as it draws.
 """
 
