@@ -293,7 +293,7 @@ def roads(place: Place) -> Outcome:
     less: dict[str, Any] = {"tile": 80} if drawn else place.of({}, {"tile": 112}, {})
     found = evaluate_run(
         run,
-        views_of(run, beyond, window=place.of(None, 256, None)),
+        views_of(run, beyond, window=place.of(None, 192, None)),
         batch_sizes=place.of((1, 4), (1, 4, 8), (1, 4, 8)),
         **less,
         progress=place.progress,
