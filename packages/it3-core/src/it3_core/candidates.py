@@ -65,7 +65,10 @@ class Candidate:
             method = _METHODS[self.method](model, adapter, **self.settings)
         except TypeError as problem:
             raise IT3Error(f"{self!r} has a setting that {self.method} does not know") from problem
-        return method if self.gate is None else Gated(Source(model, adapter), method, self.gate)
+        if self.gate is None:
+            return method
+        # The source's answer; its second pass shares what lies below the signal with the first.
+        return Gated(AnswerStep(model, adapter, alpha=0.0), method, self.gate)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())

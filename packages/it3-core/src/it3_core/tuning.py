@@ -26,7 +26,7 @@ from it3_core.adapters import Adapter
 from it3_core.batching import batches, count
 from it3_core.candidates import CARRYING, Candidate, default_candidates
 from it3_core.errors import IT3Error
-from it3_core.methods import Gate, Method, Source
+from it3_core.methods import AnswerStep, Gate, Method, Source
 from it3_core.progress import Progress
 
 __all__ = ["Tail", "Tuning", "split_tail", "tune"]
@@ -266,7 +266,7 @@ def _gate(
     gates: dict[nn.Module, Gate] = {}  # a tail's network has usual errors of its own
     unusual = {}
     for name, (network, inputs, _) in trials.items():
-        source = Source(network, adapter)
+        source = AnswerStep(network, adapter, alpha=0.0)  # its two passes share the first layers
         if network not in gates:
             usual = _gaps(source, x, size)
             if not bool(torch.isfinite(usual).all()):
