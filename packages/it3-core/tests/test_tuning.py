@@ -144,6 +144,13 @@ def test_a_label_tail_counts_as_much_as_all_shifts() -> None:
     tuning = tune(Biased(0.0), Regression(), x, y, tail=tail, **same)
     assert tuning.chosen == Candidate("AnswerStep", {"alpha": 1.0})
     assert "under label tail" in tuning.reason
+    # A second network gains, this one does not: what helps that one may harm this one.
+    other = {**same, "shifts": {"shift": shift}}
+    alone = tune(Biased(0.0), Regression(), x, y, tail=tail, **other)
+    assert alone.chosen == Candidate("Source")
+    assert "on this network itself" in alone.reason
+    both = tune(Biased(0.8), Regression(), x, y, tail=tail, **other)
+    assert both.chosen == Candidate("AnswerStep", {"alpha": 1.0})
     # The shifts say −1 and the tail says +1: there is no harmless choice.
     torn = tune(Biased(-0.8), Regression(), x, y, tail=tail, **{**same, "shifts": {"shift": shift}})
     assert torn.chosen == Candidate("Source")

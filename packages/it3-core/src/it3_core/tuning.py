@@ -124,9 +124,10 @@ def tune(
 
     A candidate is chosen if it lowers the error under the shifts (and on the tail, which weighs
     as much as all of them) by more than chance at this confidence, corrected for the number of
-    candidates, and raises it by no more than `harm` on clean data and on the tail, nor beyond
-    chance under any of the shifts. Among those, the one that gains most. Each is tried for all
-    batches, and for unusual ones alone (`Gated`).
+    candidates, and under the shifts alone too, since a tail is another network's. It may raise the
+    error by `harm` on clean data and on the tail, and under no shift by more beyond chance. Among
+    those, the one that gains most. Each is tried for all batches, and for unusual ones alone
+    (`Gated`).
 
     Args:
         model: the conditioned and trained network.
@@ -316,7 +317,7 @@ def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
         return Tuning(Candidate("Source"), "No adaptation: there was nothing to try.", tried)
     sigmas = _sigmas(results, confidence)
     harmless = [one for one in results if one.harm <= harm]
-    good = [one for one in harmless if one.gain - sigmas * one.uncertainty > 0]
+    good = [one for one in harmless if _beyond_chance(one, sigmas)]
     if good:
         best = max(good, key=lambda one: one.gain)
         margin = sigmas * best.uncertainty
@@ -336,12 +337,30 @@ def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
             f"({best.gain:.1%}) but raises the error by {best.changes[worst]:.1%} on {worst}, "
             f"and no harmless one gains more than chance"
         )
+    elif best.gain > sigmas * best.uncertainty:
+        own = best.groups[0]
+        why = (
+            f"of {len(results)} candidates, {best.candidate!r} gains most under {_trials(best)} "
+            f"({best.gain:.1%}), but under shifts, on this network itself, by "
+            f"{-float(own.mean()):.1%}, which may be chance (± {sigmas * _uncertainty(own):.1%})"
+        )
     else:
         why = (
             f"of {len(results)} candidates, {best.candidate!r} gains most under {_trials(best)} "
             f"({best.gain:.1%}), which may be chance (± {sigmas * best.uncertainty:.1%})"
         )
     return Tuning(Candidate("Source"), f"No adaptation: {why}, on held-out training data.", tried)
+
+
+def _beyond_chance(tried: Tried, sigmas: float) -> bool:
+    """On the whole, and under the shifts alone, where there are any.
+
+    The tail is another network's, and a step that helps one network can harm the next: what is
+    seen there alone is not enough.
+    """
+    own = tried.groups[0]
+    on_the_whole = tried.gain > sigmas * tried.uncertainty
+    return on_the_whole and -float(own.mean()) > sigmas * _uncertainty(own)
 
 
 def _sigmas(results: list[Tried], confidence: float) -> float:
