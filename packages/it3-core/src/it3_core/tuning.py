@@ -4,8 +4,8 @@ A step that helps on one network harms on the next, and so does its sign (docs: 
 "Does it help?"). So nothing is taken on faith: every candidate is tried on rows that the network
 was not fitted to, as they are and under shifts that the caller names; and for regression, where
 labels may lie beyond all that was seen, on a tail of the labels that a second network was
-trained without. A candidate must gain there by more than chance, and harm nowhere by more than
-1 %, on a single shift: beyond chance. If none does, doing nothing is the choice.
+trained without. A candidate must gain there by more than chance and by 2 %, and harm nowhere by
+more than 1 %, on a single shift: beyond chance. If none does, doing nothing is the choice.
 
 Each is tried on all batches, and on those alone whose idempotence error is unusual: what helps
 under shift at some cost on usual data passes with that gate.
@@ -115,6 +115,7 @@ def tune(
     tail: Tail | None = None,
     candidates: Sequence[Candidate] | None = None,
     batch_size: int = 32,
+    worth: float = 0.02,
     harm: float = 0.01,
     confidence: float = 0.95,
     false_alarms: float | None = 0.1,
@@ -124,7 +125,8 @@ def tune(
 
     A candidate is chosen if it lowers the error under the shifts (and on the tail, which weighs
     as much as all of them) by more than chance at this confidence, corrected for the number of
-    candidates, and under the shifts alone too, since a tail is another network's. It may raise the
+    candidates, and by `worth`; under the shifts alone too, since a tail is another network's. Gains
+    that are real but tiny are of these shifts, and hardly of those to come. It may raise the
     error by `harm` on clean data and on the tail, and under no shift by more beyond chance. Among
     those, the one that gains most. Each is tried for all batches, and for unusual ones alone
     (`Gated`).
@@ -139,6 +141,7 @@ def tune(
         tail: for regression, see `Tail` and `split_tail`.
         candidates: what to try; by default `default_candidates(model)`.
         batch_size: how many instances come together at test time.
+        worth: the gain that is asked for at least, as a share of the source's error.
         harm: the loss that is allowed on any trial, as a share of the source's error.
         confidence: of the gain.
         false_alarms: share of usual batches that a gate may adapt; None tries no gates, for methods
@@ -200,7 +203,7 @@ def tune(
             some = {name: change.where(unusual[name], 0.0) for name, change in relative.items()}
             results.append(_tried(replace(candidate, gate=gate), some, confidence))
     bar.close()
-    return _chosen(results, harm, confidence)
+    return _chosen(results, worth, harm, confidence)
 
 
 def split_tail(y: Tensor, share: float = 0.2, side: str = "upper") -> tuple[Tensor, Tensor]:
@@ -303,7 +306,7 @@ def _uncertainty(changes: Tensor) -> float:
     return float(changes.std()) / math.sqrt(len(changes))
 
 
-def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
+def _chosen(results: list[Tried], worth: float, harm: float, confidence: float) -> Tuning:
     tried = tuple(
         {
             "candidate": repr(one.candidate),
@@ -317,7 +320,7 @@ def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
         return Tuning(Candidate("Source"), "No adaptation: there was nothing to try.", tried)
     sigmas = _sigmas(results, confidence)
     harmless = [one for one in results if one.harm <= harm]
-    good = [one for one in harmless if _beyond_chance(one, sigmas)]
+    good = [one for one in harmless if _gains(one, sigmas, worth)]
     if good:
         best = max(good, key=lambda one: one.gain)
         margin = sigmas * best.uncertainty
@@ -337,30 +340,32 @@ def _chosen(results: list[Tried], harm: float, confidence: float) -> Tuning:
             f"({best.gain:.1%}) but raises the error by {best.changes[worst]:.1%} on {worst}, "
             f"and no harmless one gains more than chance"
         )
-    elif best.gain > sigmas * best.uncertainty:
+    elif best.gain > max(worth, sigmas * best.uncertainty):
         own = best.groups[0]
         why = (
             f"of {len(results)} candidates, {best.candidate!r} gains most under {_trials(best)} "
             f"({best.gain:.1%}), but under shifts, on this network itself, by "
-            f"{-float(own.mean()):.1%}, which may be chance (± {sigmas * _uncertainty(own):.1%})"
+            f"{-float(own.mean()):.1%} (± {sigmas * _uncertainty(own):.1%}), where {worth:.0%} and "
+            f"more than chance are asked for"
         )
     else:
         why = (
             f"of {len(results)} candidates, {best.candidate!r} gains most under {_trials(best)} "
-            f"({best.gain:.1%}), which may be chance (± {sigmas * best.uncertainty:.1%})"
+            f"({best.gain:.1%}), which may be chance (± {sigmas * best.uncertainty:.1%}) or is "
+            f"less than {worth:.0%}"
         )
     return Tuning(Candidate("Source"), f"No adaptation: {why}, on held-out training data.", tried)
 
 
-def _beyond_chance(tried: Tried, sigmas: float) -> bool:
-    """On the whole, and under the shifts alone, where there are any.
+def _gains(tried: Tried, sigmas: float, worth: float) -> bool:
+    """Beyond chance and enough: on the whole, and under the shifts alone, where there are any.
 
     The tail is another network's, and a step that helps one network can harm the next: what is
     seen there alone is not enough.
     """
     own = tried.groups[0]
-    on_the_whole = tried.gain > sigmas * tried.uncertainty
-    return on_the_whole and -float(own.mean()) > sigmas * _uncertainty(own)
+    on_the_whole = tried.gain > max(worth, sigmas * tried.uncertainty)
+    return on_the_whole and -float(own.mean()) > max(worth, sigmas * _uncertainty(own))
 
 
 def _sigmas(results: list[Tried], confidence: float) -> float:
