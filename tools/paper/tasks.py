@@ -274,8 +274,8 @@ def roads(place: Place) -> Outcome:
     country = place.given("roads", "massachusetts-1500.tar.gz")
     drawn = place.preset == "quick" or towns is None or country is None
     if drawn or towns is None or country is None:
-        known, beyond = drawn_scenes("urban", 60, 128), drawn_scenes("rural", 8, 128, seed=500)
-        settings = Training(DRUSettings("tiny", steps=2), size=96, epochs=40, lr=2e-2)
+        known, beyond = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
+        settings = Training(DRUSettings("tiny", steps=2), size=64, epochs=16, lr=2e-2)
     else:
         known, beyond = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
         preset = place.of("tiny", "small", "paper")

@@ -195,9 +195,9 @@ def predict(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for all of it.")] = Path("it3-roads-demo"),
-    n: Annotated[int, typer.Option(min=16, help="Scenes to train on.")] = 60,
+    n: Annotated[int, typer.Option(min=16, help="Scenes to train on.")] = 96,
     tested: Annotated[int, typer.Option(min=4, help="Scenes to test on.")] = 12,
-    epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 40,
+    epochs: Annotated[int, typer.Option(min=1, help="Of the training.")] = 16,
     seed: options.Seed = 0,
     quiet: options.Quiet = False,
 ) -> None:
