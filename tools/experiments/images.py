@@ -10,13 +10,16 @@ four extra corruptions; no test image is. docs/experiments.md tells what came of
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from it3_core import IT3, Gate, Method, OnlineIT3, Source
+from it3_core import IT3, Gate, IT3Error, Method, OnlineIT3, Source
 from it3_core.bootstrap import bootstrap_interval
+from it3_core.judging import IDEMPOTENCE
+from it3_core.rivals import Entropy, Score
 from it3_core.tables import markdown_table
 from it3_vision.classify.runs import Run, load_run
 from it3_vision.corruptions import EXTRA, benchmark_for, corrupt_all
@@ -40,24 +43,23 @@ def inputs(run: Run, data: str, images: int) -> tuple[dict[str, Tensor], Tensor]
 
 
 def opened(run: Run, levels: Mapping[str, Tensor]) -> list[list[str]]:
-    """For how many batches a gate opens, by their size: of half of the clean images, and shifted.
+    """For how many batches a gate opens, by what it looks at and their size.
 
-    The other half of the clean images is what the gate takes for usual.
+    Half of the clean images is what the gate takes for usual; the others are asked about.
     """
-    source = Source(run.model, run.adapter)
-    errors = {
-        name: torch.cat([source(part).error_before for part in torch.split(x, 64)])
-        for name, x in levels.items()
-    }
-    half = len(errors[CLEAN]) // 2
-    gate = Gate.fit(errors[CLEAN][:half])
-    lines = [["batch", *levels]]
-    for size in SIZES:
-        cells = []
-        for values in errors.values():
-            batches = [part for part in torch.split(values[half:], size) if len(part) == size]
-            cells.append(f"{sum(map(gate.opens, batches)) / len(batches):.0%}")
-        lines.append([str(size), *cells])
+    source, entropy = Source(run.model, run.adapter), Entropy(run.model, run.adapter)
+    scores: dict[str, Score] = {IDEMPOTENCE: lambda x: source(x).error_before, "entropy": entropy}
+    lines = [["a gate on the", "batch", *levels]]
+    for name, score in scores.items():
+        found = [torch.cat([score(part) for part in torch.split(x, 64)]) for x in levels.values()]
+        half = len(found[0]) // 2
+        gate = Gate.fit(found[0][:half])  # the first level is the clean one
+        for size in SIZES:
+            cells = []
+            for values in found:
+                batches = [part for part in torch.split(values[half:], size) if len(part) == size]
+                cells.append(f"{sum(map(gate.opens, batches)) / len(batches):.0%}")
+            lines.append([name, str(size), *cells])
     return lines
 
 
@@ -104,17 +106,23 @@ def _wrong(method: Method, x: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([(method(part).prediction.argmax(1) != y).double() for part, y in pairs])
 
 
-def main() -> None:
-    """Print both tables."""
+def main() -> int:
+    """Print both tables; what the user can mend ends with 2."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", help="The folder that classify train made.")
     parser.add_argument("data", help="The images that it was trained on.")
     parser.add_argument("--images", type=int, default=2048, help="Held-out images to look at.")
     asked = parser.parse_args()
-    run = load_run(asked.run)
-    levels, labels = inputs(run, asked.data, asked.images)
-    print(markdown_table(opened(run, levels)), "\n", markdown_table(compared(run, levels, labels)))
+    try:
+        run = load_run(asked.run)
+        levels, labels = inputs(run, asked.data, asked.images)
+        print(markdown_table(opened(run, levels)), flush=True)
+        print(f"\n{markdown_table(compared(run, levels, labels))}")
+    except IT3Error as problem:
+        print(f"images: {problem}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
