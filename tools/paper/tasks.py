@@ -157,9 +157,11 @@ def _images(
     from it3_vision.networks import NetworkSettings
 
     drawn = data == "drawn characters"
-    seeds, most = place.of(1, 1, 5), place.of(64, 2000, 2000)
+    # Small: many short trainings tell more about a method than one long one, if they can be had.
+    seeds = place.of(1, 5 if network == "dla" else 1, 5)
+    most = place.of(64, 500 if network == "dla" else 1000, 2000)
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
-    training: dict[str, Any] = _long(place, 28 if network == "dla" else 12, 100)
+    training: dict[str, Any] = _long(place, 8, 100) | {"rotation": place.preset == "full"}
     if drawn:
         training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "rotation": False, "flip": False}
     records: list[Record] = []
