@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from it3_core import Classification, Conditioned
 from it3_core.tuning import Tuning, tune
@@ -43,8 +44,8 @@ def choose(
         progress: whether to show how far it is.
     """
     chosen: dict[int, Tuning] = {}
-    for size, x, y, shifts in trials(held_out, prepare, sizes or BATCHES, seed, severity):
-        wrong = mean_error(model, adapter, x, y)
+    wrong = partial(mean_error, model, adapter)
+    for size, x, y, shifts in trials(held_out, prepare, sizes or BATCHES, seed, severity, wrong):
         chosen[size] = tune(
             model,
             adapter,
@@ -53,7 +54,7 @@ def choose(
             shifts=shifts,
             candidates=candidates(model, size),
             batch_size=size,
-            harm=HARM / max(wrong, HARM),  # tune counts in shares of the error
+            harm=HARM / max(wrong(x, y), HARM),  # tune counts in shares of the error
             progress=progress,
         )
     return chosen
