@@ -159,9 +159,11 @@ def _images(
     drawn = data == "drawn characters"
     # Small: many short trainings tell more about a method than one long one, if they can be had.
     seeds = place.of(1, 5 if network == "dla" else 1, 5)
-    most = place.of(64, 500 if network == "dla" else 1000, 2000)
+    most = place.of(64, 256, 2000)
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
-    training: dict[str, Any] = _long(place, 8, 100) | {"rotation": place.preset == "full"}
+    training: dict[str, Any] = _long(place, 5 if network == "dla" else 8, 100) | {
+        "rotation": place.preset == "full"
+    }
     if drawn:
         training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "rotation": False, "flip": False}
     records: list[Record] = []
@@ -175,7 +177,7 @@ def _images(
             settings,
             about={"data": data},
             vanilla=True,
-            tuned={16: 128, 64: 192} if drawn else None,
+            tuned={16: 128, 64: 192} if drawn else place.of(None, {16: 256, 64: 512}, None),
             progress=place.progress,
         )
         found = evaluate_run(
