@@ -19,6 +19,7 @@ from torch import Tensor
 from it3_core import IT3, Gate, IT3Error, Method, OnlineIT3, Source
 from it3_core.bootstrap import bootstrap_interval
 from it3_core.judging import IDEMPOTENCE
+from it3_core.norms import has_batch_norm
 from it3_core.rivals import Entropy, Score
 from it3_core.tables import markdown_table
 from it3_vision.classify.runs import Run, load_run
@@ -115,6 +116,8 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         run = load_run(asked.run)
+        if not has_batch_norm(run.model):
+            raise IT3Error(f"{asked.run} has no batch norm, whose statistics this is about")
         levels, labels = inputs(run, asked.data, asked.images)
         print(markdown_table(opened(run, levels)), flush=True)
         print(f"\n{markdown_table(compared(run, levels, labels))}")

@@ -35,7 +35,7 @@ from it3_vision.corruptions.writing import corrupt_set
 from it3_vision.data import ImageSet, Preparation, open_images
 from it3_vision.lineup import paper_step
 from it3_vision.networks import NetworkSettings, bare, load_weights
-from it3_vision.trials import _whole_batches, candidates
+from it3_vision.trials import _REPEATS, _whole_batches, candidates, trials
 
 CLASSES = ["red", "green", "<b>blue & co</b>"]
 SIZE = 16
@@ -699,3 +699,23 @@ def test_the_demos_characters() -> None:
     assert np.array_equal(images.batch(slice(None)), characters(40, seed=3).batch(slice(None)))
     assert not np.array_equal(images.image(0), characters(40, seed=4).image(0))
     assert min(images.image(i).std() for i in range(40)) > 10  # ink is on the paper
+
+
+@pytest.mark.parametrize(("blind_to", "asked"), [(3, 4), (99, _REPEATS)])
+def test_a_corruption_is_repeated_until_it_harms(blind_to: int, asked: int) -> None:
+    """A network that makes nothing of three repeats is tried under the fourth, or the last."""
+    images = characters(8)
+    prepare = Preparation(32, (0.5,) * 3, (0.25,) * 3)
+    seen: list[torch.Tensor] = []
+
+    def wrong(x: torch.Tensor, y: torch.Tensor) -> float:
+        seen.append(x)
+        return 0.0 if len(seen) <= 1 + blind_to else 0.2  # the first look is at clean images
+
+    (trial,) = trials(images, prepare, {4: 8}, wrong=wrong)
+    first = trial.shifts["speckle_noise"](trial.x)
+    assert torch.equal(seen[0], trial.x)
+    assert torch.equal(first, seen[asked])
+    assert not torch.equal(first, seen[1])
+    (once,) = trials(images, prepare, {4: 8})
+    assert torch.equal(once.shifts["speckle_noise"](once.x), seen[1])

@@ -216,40 +216,39 @@ def train(
         )
         return model, history
 
-    if there is not None:
-        return there.with_vanilla(fitted(blind_loss, "vanilla-training.safetensors")[0])
-    told = partial(zigzag_loss, second=training.second, together=True)
-    model, history = fitted(told, "training.safetensors")
-    usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
-    inputs = list(batches(seen, 64))
-    tunings = choose(
-        model, adapter, prepare, held_out, training.seed, sizes=tuned, progress=progress
-    )
-    run = Run(
-        folder=folder,
-        model=model,
-        adapter=adapter,
-        classes=images.classes,
-        prepare=prepare,
-        trust=Trust.fit(model, adapter, batches(usual, 64)),
-        tunings=tunings,
-        activations=Activations.collect(model, adapter, inputs, watched(model)),
-        fisher=Fisher.collect(model, adapter, inputs[:8]),
-        settings=remembered(
-            known,
-            about,
-            bad,
-            prepare,
-            tunings,
-            held_out_error=mean_error(model, adapter, x, y),
-            sensitivity=sensitivity(model, adapter, x[:500]),
-        ),
-        history=history.describe(),
-    )
-    run.write()
+    if there is None:
+        told = partial(zigzag_loss, second=training.second, together=True)
+        model, history = fitted(told, "training.safetensors")
+        usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
+        inputs = list(batches(seen, 64))
+        tunings = choose(
+            model, adapter, prepare, held_out, training.seed, sizes=tuned, progress=progress
+        )
+        there = Run(
+            folder=folder,
+            model=model,
+            adapter=adapter,
+            classes=images.classes,
+            prepare=prepare,
+            trust=Trust.fit(model, adapter, batches(usual, 64)),
+            tunings=tunings,
+            activations=Activations.collect(model, adapter, inputs, watched(model)),
+            fisher=Fisher.collect(model, adapter, inputs[:8]),
+            settings=remembered(
+                known,
+                about,
+                bad,
+                prepare,
+                tunings,
+                held_out_error=mean_error(model, adapter, x, y),
+                sensitivity=sensitivity(model, adapter, x[:500]),
+            ),
+            history=history.describe(),
+        )
+        there.write()
     if not vanilla:
-        return run
-    return run.with_vanilla(fitted(blind_loss, "vanilla-training.safetensors")[0])
+        return there
+    return there.with_vanilla(fitted(blind_loss, "vanilla-training.safetensors")[0])
 
 
 def _network(training: Training, adapter: Classification) -> Conditioned:

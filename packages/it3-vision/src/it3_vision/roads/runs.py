@@ -198,34 +198,33 @@ def train(
         )
         return model, history
 
-    if there is not None:
-        return there.with_vanilla(trained(True, "vanilla-training.safetensors")[0])
-    model, history = trained(False, "training.safetensors")
-    tunings = choose(model, adapter, x, y, progress=progress)
-    run = Run(
-        folder=folder,
-        model=model,
-        adapter=adapter,
-        prepare=prepare,
-        trust=Trust.fit(model, adapter, batches(x, 16)),
-        tunings=tunings,
-        activations=Activations.collect(model, adapter, batches(seen, 8), _watched(model)),
-        settings=remembered(
-            known,
-            about,
-            bad,
-            prepare,
-            tunings,
-            held_out_error=mean_error(model, adapter, x, y),
-            sensitivity=sensitivity(model, adapter, x[:16]),
-        ),
-        history=history.describe(),
-        held_out=(x, y),
-    )
-    run.write()
+    if there is None:
+        model, history = trained(False, "training.safetensors")
+        tunings = choose(model, adapter, x, y, progress=progress)
+        there = Run(
+            folder=folder,
+            model=model,
+            adapter=adapter,
+            prepare=prepare,
+            trust=Trust.fit(model, adapter, batches(x, 16)),
+            tunings=tunings,
+            activations=Activations.collect(model, adapter, batches(seen, 8), _watched(model)),
+            settings=remembered(
+                known,
+                about,
+                bad,
+                prepare,
+                tunings,
+                held_out_error=mean_error(model, adapter, x, y),
+                sensitivity=sensitivity(model, adapter, x[:16]),
+            ),
+            history=history.describe(),
+            held_out=(x, y),
+        )
+        there.write()
     if not vanilla:
-        return run
-    return run.with_vanilla(trained(True, "vanilla-training.safetensors")[0])
+        return there
+    return there.with_vanilla(trained(True, "vanilla-training.safetensors")[0])
 
 
 def _gathered(
