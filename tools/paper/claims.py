@@ -128,18 +128,20 @@ def _trust(outcome: Outcome) -> Iterator[Finding]:
 def _default(outcome: Outcome) -> Iterator[Finding]:
     """Ours: the default is never worse than doing nothing, and is worth its place."""
     roles = outcome.roles
-    for size in outcome.sizes(roles.auto)[-1:]:
+    for size in outcome.sizes(roles.auto):
         auto: Series = (roles.auto, size)
+        at = "" if size is None else f", batches of {size}"
         for where, records in (("under shift", outcome.beyond()), ("known", outcome.within())):
             found = contrast(records, auto, _source(outcome))
-            claim = f"the default is not worse than source, {where}"
-            yield _promise(outcome, claim, found, "kept")
+            yield _promise(
+                outcome, f"the default is not worse than source, {where}{at}", found, "kept"
+            )
         for name in (roles.vanilla, roles.statistics):
-            if name is not None and outcome.sizes(name):
-                rival: Series = (name, max(outcome.sizes(name), key=lambda s: s or 0))
-                found = contrast(outcome.beyond(), auto, rival)
-                claim = f"the default beats {name}"
-                yield _promise(outcome, claim, found, "not shown")
+            # The vanilla net has no batches to speak of; statistics are of as many instances.
+            rivals = {None, size} & set(outcome.sizes(name))
+            for rival in rivals:
+                found = contrast(outcome.beyond(), auto, (str(name), rival))
+                yield _promise(outcome, f"the default beats {name}{at}", found, "not shown")
 
 
 def _source(outcome: Outcome) -> Series:

@@ -161,9 +161,10 @@ def _images(
     seeds = place.of(1, 5 if network == "dla" else 1, 5)
     most = place.of(64, 256, 2000)
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
-    training: dict[str, Any] = _long(place, 5 if network == "dla" else 8, 100) | {
-        "rotation": place.preset == "full"
-    }
+    training: dict[str, Any] = _long(place, 5 if network == "dla" else 8, 100)
+    training |= {"rotation": place.preset == "full"}
+    if network != "dla":  # few images, so more steps of fewer
+        training |= {"batch_size": 32, "lr": 0.05}
     if drawn:
         training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "rotation": False, "flip": False}
     records: list[Record] = []
