@@ -244,7 +244,7 @@ def age(place: Place) -> Outcome:
             tuned={4: 48, 16: 96} if drawn else None,
             progress=place.progress,
         )
-        levels = Levels.of(run, faces, most=place.of(32, 200, 300))
+        levels = Levels.of(run, faces, most=place.of(32, 64, 300))
         sizes = place.of((4, 16), (4, 8, 16), (4, 8, 16))
         found = evaluate_run(run, levels, batch_sizes=sizes, progress=place.progress)
         records += found.records
@@ -253,7 +253,7 @@ def age(place: Place) -> Outcome:
     inside = first.interval.inside(faces.labels) & ~set_apart(faces.names, first.tested)
     some = faces.take(inside).sample(min(_KNOWN, int(inside.sum())), 0).load(first.prepare.size)[0]
     known = list(batches(first.tensor(some.batch(slice(None), first.prepare.size)), 64))
-    tested = Levels.of(first, faces, most=place.of(32, 200, 300))
+    tested = Levels.of(first, faces, most=place.of(32, 64, 300))
     parts = {name: partial(tested.load, first, name) for name in tested.parts}
     trust = judged(runs, known, parts, tested.within, layer="model.avgpool")
     return Outcome(
