@@ -10,7 +10,7 @@ from it3_core.contrast import Contrast, Series, contrast, slope
 from paper.outcomes import Outcome
 from paper.trust import advantage
 
-__all__ = ["PAPER", "Finding", "Verdict", "findings"]
+__all__ = ["PAPER", "Default", "Finding", "Verdict", "defaults", "findings"]
 
 Verdict = Literal[
     "reproduced", "not reproduced", "the opposite", "not measured", "kept", "not shown", "broken"
@@ -125,23 +125,56 @@ def _trust(outcome: Outcome) -> Iterator[Finding]:
     yield replace(_paper(outcome, claim, found), measured=measured)
 
 
-def _default(outcome: Outcome) -> Iterator[Finding]:
-    """Ours: the default is never worse than doing nothing, and is worth its place."""
-    roles = outcome.roles
+@dataclass(frozen=True)
+class Default:
+    """What the default is worth at a batch size; None where there is nothing to compare with.
+
+    Attributes:
+        size: of the batches.
+        known: against the source, in distribution.
+        shifted: against the source, under shift; as are the others.
+        vanilla: against the network that was trained without a signal.
+        statistics: against the statistics of as many instances alone.
+    """
+
+    size: int | None
+    known: Contrast | None
+    shifted: Contrast | None
+    vanilla: Contrast | None
+    statistics: Contrast | None
+
+
+def defaults(outcome: Outcome) -> list[Default]:
+    """The default against all that it should beat, for each batch size."""
+    roles, beyond, within = outcome.roles, outcome.beyond(), outcome.within()
+    found = []
     for size in outcome.sizes(roles.auto):
         auto: Series = (roles.auto, size)
-        at = "" if size is None else f", batches of {size}"
-        for where, records in (("under shift", outcome.beyond()), ("known", outcome.within())):
-            found = contrast(records, auto, _source(outcome))
-            yield _promise(
-                outcome, f"the default is not worse than source, {where}{at}", found, "kept"
+        found.append(
+            Default(
+                size,
+                contrast(within, auto, _source(outcome)),
+                contrast(beyond, auto, _source(outcome)),
+                contrast(beyond, auto, (str(roles.vanilla), None)),
+                contrast(beyond, auto, (str(roles.statistics), size)),
             )
-        for name in (roles.vanilla, roles.statistics):
-            # The vanilla net has no batches to speak of; statistics are of as many instances.
-            rivals = {None, size} & set(outcome.sizes(name))
-            for rival in rivals:
-                found = contrast(outcome.beyond(), auto, (str(name), rival))
-                yield _promise(outcome, f"the default beats {name}{at}", found, "not shown")
+        )
+    return found
+
+
+def _default(outcome: Outcome) -> Iterator[Finding]:
+    """Ours: the default is never worse than doing nothing, and is worth its place."""
+    for found in defaults(outcome):
+        at = "" if found.size is None else f", batches of {found.size}"
+        for where, change in (("under shift", found.shifted), ("known", found.known)):
+            claim = f"the default is not worse than source, {where}{at}"
+            yield _promise(outcome, claim, change, "kept")
+        for name, change in (
+            (outcome.roles.vanilla, found.vanilla),
+            (outcome.roles.statistics, found.statistics),
+        ):
+            if change is not None:
+                yield _promise(outcome, f"the default beats {name}{at}", change, "not shown")
 
 
 def _source(outcome: Outcome) -> Series:

@@ -10,7 +10,7 @@ from it3_core.files import write_text
 from it3_core.report import Page, table, text
 from it3_core.summary import summarise
 from it3_core.tables import compact, markdown_table
-from paper.claims import PAPER, Finding, findings
+from paper.claims import PAPER, Finding, defaults, findings
 from paper.outcomes import Outcome
 from paper.trust import trust_table
 
@@ -25,6 +25,13 @@ _HOW = (
     "chose. Scores of trust are of the same network on the same inputs, too: the AUROC is the "
     "chance that a shifted instance scores higher than a known one; dropout is put before the last "
     "layer of networks that have none of their own."
+)
+
+_SHORT = (
+    "What the default does in each task: the change of the error, in distribution and under shift, "
+    "against doing nothing; and under shift against the network that was trained without a signal "
+    "and against batch statistics alone, where there is batch norm. The last column says whether "
+    "it beats all of them beyond chance."
 )
 
 
@@ -48,6 +55,7 @@ def write(
     ]
     claims = _claims(found)
     page = Page("IT³: the paper, measured", ", ".join(f"{k} {v}" for k, v in about.items()))
+    page.section("In short", text(_SHORT), table(_short(outcomes)))
     page.section("Claim by claim", text(_HOW), table(claims))
     for one in outcomes:
         page.section(_title(one), _facts(one), *_tables(one))
@@ -56,6 +64,9 @@ def write(
         "# The paper, measured",
         "\n".join(f"- {name}: {value}" for name, value in about.items()),
         _HOW,
+        "## In short",
+        _SHORT,
+        markdown_table(_short(outcomes)),
         "## Claim by claim",
         markdown_table(claims),
     ]
@@ -65,6 +76,21 @@ def write(
     results = folder / "results.md"
     write_text(results, "\n\n".join(parts) + "\n")
     return html, results
+
+
+def _short(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    lines = [["task", "seeds", "batch", "known", "under shift", "against the vanilla net",
+              "against batch statistics", "beats all"]]  # fmt: skip
+    for outcome in outcomes:
+        seeds = len({record["seed"] for record in outcome.records})
+        for one in defaults(outcome):
+            changes = [one.known, one.shifted, one.vanilla, one.statistics]
+            rivals = [change for change in changes[1:] if change is not None]
+            beats = len(rivals) > 1 and all(change.sign < 0 for change in rivals)
+            told = ["" if change is None else str(change) for change in changes]
+            size = "" if one.size is None else str(one.size)
+            lines.append([outcome.task, str(seeds), size, *told, "yes" if beats else "no"])
+    return lines
 
 
 def _claims(found: Sequence[Finding]) -> list[list[str]]:

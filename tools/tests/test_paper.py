@@ -14,7 +14,7 @@ from it3_core.evaluation import Record
 from it3_core.judging import IDEMPOTENCE
 from it3_core.tables import BEYOND
 from paper.__main__ import main
-from paper.claims import Finding, findings
+from paper.claims import Finding, defaults, findings
 from paper.outcomes import Outcome, Place, Roles
 from paper.page import write
 from paper.tasks import TASKS, tabular
@@ -99,6 +99,19 @@ class TestGolden:
         found = findings(outcome(harmful, vanilla))
         assert verdicts(found, "not worse than source") == ["kept", "broken"]
         assert verdicts(found, "beats vanilla") == ["kept"]
+
+    def test_the_default_is_compared_at_every_batch_size(self) -> None:
+        level = {"clean": 0.0, "5 %": -1.0, "20 %": -1.0}
+        some = cells("auto", level, 16)
+        many = cells("auto", {"clean": 0.0, "5 %": -1.5, "20 %": -1.5}, 64)
+        statistics = [*cells("statistics", level, 16), *cells("statistics", level, 64)]
+        vanilla = cells("vanilla net", {"clean": 0.0, "5 %": 0.0, "20 %": 0.0})
+        records = outcome(some, many, statistics, vanilla).records
+        roles = Roles(vanilla="vanilla net", auto="auto", statistics="statistics")
+        one, other = defaults(Outcome("cifar", records, roles, True, "MAE"))
+        assert (one.size, other.size) == (16, 64)
+        assert [change.sign for change in (one.shifted, one.vanilla) if change] == [-1, -1]
+        assert [change.sign for change in (one.statistics, other.statistics) if change] == [0, -1]
 
     def test_trust_is_compared_seed_by_seed(self) -> None:
         lines = scored(IDEMPOTENCE, [0.7, 0.8, 0.9]) + scored("dropout", [0.6, 0.7, 0.8])

@@ -63,7 +63,8 @@ def test_the_step_that_helps_is_chosen_with_its_sign(step: float, alpha: float) 
     tuning = tune(
         Biased(step), Regression(), x, y, shifts={"shift": shift}, candidates=STEPS, progress=False
     )
-    assert tuning.chosen == Candidate("AnswerStep", {"alpha": alpha})
+    assert (tuning.chosen.method, tuning.chosen.settings) == ("AnswerStep", {"alpha": alpha})
+    assert tuning.chosen.gate is not None  # usual rows gain nothing either way: they are left alone
     assert "lowers the error by 7" in tuning.reason or "lowers the error by 8" in tuning.reason
     assert "under shift" in tuning.reason
     assert "8 candidates" in tuning.reason  # each for all batches, and for unusual ones alone
@@ -82,7 +83,22 @@ def test_gradient_steps_are_candidates_too() -> None:
     tuning = tune(
         Biased(0.8), Regression(), x, y, shifts={"shift": shift}, candidates=only, progress=False
     )
-    assert tuning.chosen == only[0]
+    assert replace(tuning.chosen, gate=None) == only[0]
+
+
+def test_without_a_gate_that_can_tell_all_rows_are_adapted() -> None:
+    """Clean rows are as inconsistent as shifted ones: a gate leaves nine of ten shifted alone."""
+
+    class Everywhere(Biased):
+        def forward(self, x: Tensor, signal: Tensor) -> Tensor:
+            truth, told = x[:, :1], signal[:, -1:]
+            answer = self.scale * truth * (1 - self.bias)
+            return answer + told * self.step * (truth - answer)
+
+    x, y = data()
+    tuning = tune(Everywhere(0.8), Regression(), x, y, shifts={"shift": shift}, candidates=STEPS,
+                  batch_size=64, progress=False)  # fmt: skip
+    assert tuning.chosen == Candidate("AnswerStep", {"alpha": 1.0})
 
 
 def test_harm_on_clean_data_forbids_a_gain_elsewhere() -> None:
@@ -142,7 +158,7 @@ def test_a_label_tail_counts_as_much_as_all_shifts() -> None:
     tail = Tail(Biased(0.8), shift(tail_x), tail_y)
     same: dict[str, Any] = {"shifts": {}, "candidates": STEPS, "progress": False}
     tuning = tune(Biased(0.0), Regression(), x, y, tail=tail, **same)
-    assert tuning.chosen == Candidate("AnswerStep", {"alpha": 1.0})
+    assert replace(tuning.chosen, gate=None) == Candidate("AnswerStep", {"alpha": 1.0})
     assert "under label tail" in tuning.reason
     # A second network gains, this one does not: what helps that one may harm this one.
     other = {**same, "shifts": {"shift": shift}}
@@ -150,7 +166,7 @@ def test_a_label_tail_counts_as_much_as_all_shifts() -> None:
     assert alone.chosen == Candidate("Source")
     assert "on this network itself" in alone.reason
     both = tune(Biased(0.8), Regression(), x, y, tail=tail, **other)
-    assert both.chosen == Candidate("AnswerStep", {"alpha": 1.0})
+    assert replace(both.chosen, gate=None) == Candidate("AnswerStep", {"alpha": 1.0})
     # The shifts say −1 and the tail says +1: there is no harmless choice.
     torn = tune(Biased(-0.8), Regression(), x, y, tail=tail, **{**same, "shifts": {"shift": shift}})
     assert torn.chosen == Candidate("Source")

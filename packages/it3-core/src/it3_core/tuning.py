@@ -8,7 +8,7 @@ trained without. A candidate must gain there by more than chance and by 2 %, and
 more than 1 %, on a single shift: beyond chance. If none does, doing nothing is the choice.
 
 Each is tried on all batches, and on those alone whose idempotence error is unusual: what helps
-under shift at some cost on usual data passes with that gate.
+under shift at some cost on usual data passes with that gate, and a choice with it comes first.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def tune(
     that are real but tiny are of these shifts, and hardly of those to come. It may raise the
     error by `harm` on clean data and on the tail, and under no shift by more beyond chance. Among
     those, the one that gains most. Each is tried for all batches, and for unusual ones alone
-    (`Gated`).
+    (`Gated`), which is preferred: usual batches then stay as they are, whatever else would come of
+    them.
 
     Args:
         model: the conditioned and trained network.
@@ -322,7 +323,9 @@ def _chosen(results: list[Tried], worth: float, harm: float, confidence: float) 
     harmless = [one for one in results if one.harm <= harm]
     good = [one for one in harmless if _gains(one, sigmas, worth)]
     if good:
-        best = max(good, key=lambda one: one.gain)
+        # What the network knows is better left alone, where that can be had.
+        gated = [one for one in good if one.candidate.gate is not None]
+        best = max(gated or good, key=lambda one: one.gain)
         margin = sigmas * best.uncertainty
         reason = (
             f"{best.candidate!r}: on held-out training data it lowers the error by "
