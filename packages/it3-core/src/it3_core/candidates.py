@@ -11,9 +11,10 @@ from torch import nn
 from it3_core.adapters import Adapter
 from it3_core.conditioning import Conditioned
 from it3_core.errors import IT3Error
-from it3_core.methods import IT3, AnswerStep, Gate, Gated, Method, OnlineIT3, Source
+from it3_core.methods import IT3, AnswerStep, Drift, Gate, Gated, Method, OnlineIT3, Source
+from it3_core.methods.gated import Sign
 
-__all__ = ["CARRYING", "Candidate", "default_candidates"]
+__all__ = ["CARRYING", "Candidate", "default_candidates", "observer"]
 
 CARRYING = ("OnlineIT3",)
 """Methods that remember: what they answer depends on the batches before."""
@@ -39,7 +40,7 @@ class Candidate:
         >>> Candidate("AnswerStep", {"alpha": 0.5})
         AnswerStep(alpha=0.5)
         >>> Candidate("Source", {"norm": "batch"}, Gate(mean=0.2, std=0.1))
-        Source(norm='batch'), gated
+        Source(norm='batch'), gated by error
     """
 
     method: str
@@ -67,12 +68,13 @@ class Candidate:
             raise IT3Error(f"{self!r} has a setting that {self.method} does not know") from problem
         if self.gate is None:
             return method
-        # The source's answer; its second pass shares what lies below the signal with the first.
-        return Gated(AnswerStep(model, adapter, alpha=0.0), method, self.gate)
+        return Gated(observer(self.gate.of, model, adapter), method, self.gate)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
-        return f"{self.method}({settings})" + ("" if self.gate is None else ", gated")
+        return f"{self.method}({settings})" + (
+            "" if self.gate is None else f", gated by {self.gate.of}"
+        )
 
     def describe(self) -> dict[str, Any]:
         """This candidate as JSON, from which `from_description` makes it again."""
@@ -94,6 +96,23 @@ class Candidate:
             dict(description["settings"]),
             None if gate is None else Gate(**gate),
         )
+
+
+def observer(of: Sign, model: nn.Module, adapter: Adapter) -> Method:
+    """Answers as the source does, and shows what a gate looks at.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import Regression, widen
+        >>> adapter = Regression()
+        >>> model = widen(torch.nn.Linear(3, 1), adapter)
+        >>> observer("error", model, adapter)
+        <it3_core.methods.answer_step.AnswerStep object at ...>
+    """
+    if of == "drift":
+        return Drift(model, adapter)
+    # Its second pass shares what lies below the signal with the first.
+    return AnswerStep(model, adapter, alpha=0.0)
 
 
 def default_candidates(model: nn.Module) -> list[Candidate]:

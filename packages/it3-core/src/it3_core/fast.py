@@ -26,10 +26,13 @@ from it3_core.errors import IT3Error, IT3Warning
 from it3_core.norms import Norm, affine_names, batch_share, has_batch_norm, use_batch_statistics
 from it3_core.trunk import Trunk
 
-__all__ = ["FastModel", "Parameters", "Session"]
+__all__ = ["FastModel", "Keep", "Parameters", "Session"]
 
 Parameters = str | Sequence[str] | Callable[[str, Tensor], bool] | None
 """Which adapt: None (all), name patterns, a predicate, "above" the injection, or "norms"."""
+
+Keep = Callable[[nn.Module, Tensor], Tensor]
+"""Makes of a watched layer and its output what is kept."""
 
 _Place = dict[str, Any]  # a module's dictionary of parameters or of buffers
 
@@ -47,6 +50,7 @@ class FastModel:
         norm: whose statistics batch norms use: `"source"`, `"batch"`, or the share of the batch's
             from 0 to 1.
         watch: names of layers whose outputs `Session.seen` keeps.
+        keep: takes such a layer and its output, and returns what to keep of it; all by default.
 
     Example:
         >>> import torch
@@ -67,6 +71,7 @@ class FastModel:
         parameters: Parameters = None,
         norm: Norm = "source",
         watch: Sequence[str] = (),
+        keep: Keep | None = None,
     ) -> None:
         module = _unwrapped(module)
         _check_takes_a_signal(module)
@@ -77,7 +82,7 @@ class FastModel:
                 stacklevel=3,
             )
         self.module = module
-        self._arguments = (parameters, norm, tuple(watch))
+        self._arguments = (parameters, norm, tuple(watch), keep)
         self._written: frozenset[str] | None = None
         self._idle: list[_Shell] = []  # pop and append are atomic: threads never share a shell
         # Where each tensor lives in the user's module. Its value is read anew at every call, so
@@ -154,8 +159,8 @@ class FastModel:
             self._written = frozenset(written)
 
     def _new_shell(self) -> _Shell:
-        _, norm, watch = self._arguments
-        return _Shell(self.module, batch_share(norm), watch)
+        _, norm, watch, keep = self._arguments
+        return _Shell(self.module, batch_share(norm), watch, keep)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"module": self.module, "arguments": self._arguments}
@@ -293,7 +298,9 @@ class Session:
 class _Shell:
     """A private copy of a module's structure, to be filled with weights and run."""
 
-    def __init__(self, module: nn.Module, share: float, watch: Sequence[str]) -> None:
+    def __init__(
+        self, module: nn.Module, share: float, watch: Sequence[str], keep: Keep | None
+    ) -> None:
         # A deep copy that finds every weight "already copied" leaves the weights out.
         hole = torch.empty(0)
         memo: dict[int, Any] = {id(t): hole for _, t in _named_tensors(module, unique=True)}
@@ -318,7 +325,7 @@ class _Shell:
         self.descents: dict[tuple[Any, ...], Descent] = {}
         self.seen: list[Tensor] = [torch.empty(())] * len(watch)
         for index, name in enumerate(watch):
-            find_layer(self._module, name).register_forward_hook(_Watcher(self.seen, index))
+            find_layer(self._module, name).register_forward_hook(_Watcher(self.seen, index, keep))
 
     def run(self, weights: Weights, x: Any, signal: Tensor, record: bool, shared: bool) -> Tensor:
         for values, leaf, name in self._slots:
@@ -376,14 +383,15 @@ class _Shell:
 class _Watcher:
     """A forward hook that puts what its layer returns into a list."""
 
-    def __init__(self, seen: list[Tensor], index: int) -> None:
+    def __init__(self, seen: list[Tensor], index: int, keep: Keep | None) -> None:
         self._seen = seen
+        self._keep = keep
         self._index = index
 
     def __call__(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
         if not isinstance(output, Tensor):
             raise IT3Error(f"a watched {type(layer).__name__} layer returns no tensor")
-        self._seen[self._index] = output
+        self._seen[self._index] = output if self._keep is None else self._keep(layer, output)
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from it3_core.errors import IT3Error
 
-__all__ = ["Norm", "affine_names", "batch_share", "has_batch_norm", "use_batch_statistics"]
+__all__ = [
+    "Norm",
+    "affine_names",
+    "batch_norm_names",
+    "batch_share",
+    "has_batch_norm",
+    "use_batch_statistics",
+]
 
 Norm = Literal["source", "batch"] | float
 """The training data's statistics, the batch's, or the share of the batch's from 0 to 1."""
@@ -63,7 +70,19 @@ def has_batch_norm(module: nn.Module) -> bool:
         >>> has_batch_norm(torch.nn.Sequential(torch.nn.LayerNorm(3)))
         False
     """
-    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
+    return bool(batch_norm_names(module))
+
+
+def batch_norm_names(module: nn.Module) -> list[str]:
+    """The batch norms of a network, by name.
+
+    Example:
+        >>> import torch
+        >>> batch_norm_names(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)))
+        ['1']
+    """
+    kind = nn.modules.batchnorm._BatchNorm
+    return [name for name, layer in module.named_modules() if isinstance(layer, kind)]
 
 
 def affine_names(module: nn.Module) -> list[str]:

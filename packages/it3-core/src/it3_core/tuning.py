@@ -7,8 +7,9 @@ labels may lie beyond all that was seen, on a tail of the labels that a second n
 trained without. A candidate must gain there by more than chance and by 2 %, and harm nowhere by
 more than 1 %, on a single shift: beyond chance. If none does, doing nothing is the choice.
 
-Each is tried on all batches, and on those alone whose idempotence error is unusual: what helps
-under shift at some cost on usual data passes with that gate, and a choice with it comes first.
+Each is tried on all batches, and on those alone whose idempotence error, or whose batch norms'
+statistics, are unusual: what helps under shift at some cost on usual data passes with such a gate,
+and a choice with one comes first.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from torch import Tensor, nn
 
 from it3_core.adapters import Adapter
 from it3_core.batching import batches, count
-from it3_core.candidates import CARRYING, Candidate, default_candidates
+from it3_core.candidates import CARRYING, Candidate, default_candidates, observer
 from it3_core.errors import IT3Error
-from it3_core.methods import AnswerStep, Gate, Method, Source
+from it3_core.methods import Adaptation, Drifted, Gate, Method, Source
+from it3_core.methods.gated import Sign
+from it3_core.norms import has_batch_norm
 from it3_core.progress import Progress
 
 __all__ = ["Tail", "Tuning", "split_tail", "tune"]
@@ -184,10 +187,11 @@ def tune(
     for name, errors in base.items():
         if not bool(torch.isfinite(errors).all()):
             raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
-    gate: Gate | None = None
-    unusual: dict[str, Tensor] = {}
+    gates: list[tuple[Gate, dict[str, Tensor]]] = []
     if false_alarms is not None:
-        gate, unusual = _gate(trials, adapter, batch_size, false_alarms)
+        signs: list[Sign] = ["error", "drift"] if has_batch_norm(model) else ["error"]
+        found = [_gate(sign, trials, adapter, batch_size, false_alarms) for sign in signs]
+        gates = [one for one in found if one is not None]
     # A share of almost nothing means nothing: no scale below a hundredth of the largest.
     largest = max(float(errors.mean()) for errors in base.values())
     results: list[Tried] = []
@@ -200,7 +204,9 @@ def tune(
             relative[name] = (errors - base[name]) / scale
             bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
         results.append(_tried(candidate, relative, confidence))
-        if gate is not None and candidate.gate is None and candidate.method not in CARRYING:
+        if candidate.gate is not None or candidate.method in CARRYING:
+            continue
+        for gate, unusual in gates:
             some = {name: change.where(unusual[name], 0.0) for name, change in relative.items()}
             results.append(_tried(replace(candidate, gate=gate), some, confidence))
     bar.close()
@@ -255,32 +261,36 @@ def _errors(method: Method, adapter: Adapter, x: Any, y: Tensor, size: int) -> T
     return torch.where(errors.isnan(), float("inf"), errors)
 
 
-def _gaps(source: Method, x: Any, size: int) -> Tensor:
-    """Idempotence errors per instance, in double precision."""
-    return torch.cat([source(part).error_before.double().cpu() for part in batches(x, size)])
-
-
 def _gate(
+    of: Sign,
     trials: Mapping[str, tuple[nn.Module, Any, Tensor]],
     adapter: Adapter,
     size: int,
     false_alarms: float,
-) -> tuple[Gate | None, dict[str, Tensor]]:
-    """The gate, and per trial the rows that it opens for; none where errors are not finite."""
+) -> tuple[Gate, dict[str, Tensor]] | None:
+    """A gate, and per trial the rows that it opens for; None where something is not finite."""
     x = trials["clean"][1]
     gates: dict[nn.Module, Gate] = {}  # a tail's network has usual errors of its own
     unusual = {}
     for name, (network, inputs, _) in trials.items():
-        source = AnswerStep(network, adapter, alpha=0.0)  # its two passes share the first layers
+        source = observer(of, network, adapter)
         if network not in gates:
-            usual = _gaps(source, x, size)
+            usual = torch.cat([_alone(source(part)) for part in batches(x, size)])
             if not bool(torch.isfinite(usual).all()):
-                return None, {}
-            gates[network] = Gate.fit(usual, false_alarms)
-        gaps = torch.split(_gaps(source, inputs, size), size)
-        opened = [torch.full(part.shape, gates[network].opens(part)) for part in gaps]
+                return None
+            gates[network] = Gate.fit(usual, false_alarms, of)
+        gate, opened = gates[network], []
+        for part in batches(inputs, size):
+            opens = gate.opens(gate.looks_at(source(part)))
+            opened.append(torch.full((count(part),), opens))
         unusual[name] = torch.cat(opened)
     return gates[trials["clean"][0]], unusual
+
+
+def _alone(answer: Adaptation) -> Tensor:
+    """What a gate looks at, of each instance alone, in double precision."""
+    found = answer.each if isinstance(answer, Drifted) else answer.error_before
+    return found.double().cpu()
 
 
 def _tried(candidate: Candidate, relative: dict[str, Tensor], confidence: float) -> Tried:

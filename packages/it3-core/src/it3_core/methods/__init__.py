@@ -3,6 +3,7 @@
 from it3_core.methods.actmad import Activations, ActMAD
 from it3_core.methods.answer_step import AnswerStep
 from it3_core.methods.base import Adaptation, Method
+from it3_core.methods.drift import Drift, Drifted
 from it3_core.methods.gated import Gate, Gated
 from it3_core.methods.it3 import IT3
 from it3_core.methods.online import OnlineIT3
@@ -14,6 +15,8 @@ __all__ = [
     "Activations",
     "Adaptation",
     "AnswerStep",
+    "Drift",
+    "Drifted",
     "Gate",
     "Gated",
     "Method",

@@ -5,27 +5,34 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from it3_core.errors import IT3Error
 from it3_core.methods.base import Adaptation, Method
+from it3_core.methods.drift import Drifted
 
-__all__ = ["Gate", "Gated"]
+__all__ = ["Gate", "Gated", "Sign"]
+
+Sign = Literal["error", "drift"]
+"""What gives an unusual batch away: its idempotence errors, or its statistics."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Which batches are unusual: those whose mean idempotence error is beyond what is usual.
+    """Which batches are unusual: those whose idempotence error, or drift, is beyond what is usual.
 
     The mean of many errors varies less than one error, so that a batch of 64 is told from a usual
-    one much sooner than an image alone. The limit follows the batch: `mean + z · std / √n`.
+    one much sooner than an image alone. The limit follows the batch: `mean + z · std / √n`. A drift
+    is one number for the whole batch.
 
     Args:
-        mean: of the errors of inputs that the network should know, held out from training.
+        mean: of the errors of inputs that the network should know, held out from training; or of
+            their drifts, each alone.
         std: their standard deviation.
         false_alarms: share of usual batches that may pass as unusual.
+        of: what it looks at, see `Drift`.
 
     Example:
         >>> import torch
@@ -37,34 +44,45 @@ class Gate:
     mean: float
     std: float
     false_alarms: float = 0.1
+    of: Sign = "error"
 
     def __post_init__(self) -> None:
+        if self.of not in get_args(Sign):
+            raise IT3Error(f"a gate looks at {' or '.join(get_args(Sign))}, not {self.of!r}")
         if not 0 < self.false_alarms < 1:
             raise IT3Error(f"false_alarms is a share between 0 and 1, not {self.false_alarms}")
         if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std >= 0):
             raise IT3Error(f"usual errors have a finite mean and deviation, not {self!r}")
 
     @classmethod
-    def fit(cls, errors: Tensor, false_alarms: float = 0.1) -> Gate:
-        """The gate of these usual errors, as `Adaptation.error_before` has them.
+    def fit(cls, errors: Tensor, false_alarms: float = 0.1, of: Sign = "error") -> Gate:
+        """The gate of these usual errors, as `Adaptation.error_before` has them, or drifts.
 
         Example:
             >>> import torch
             >>> Gate.fit(torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))
-            Gate(mean=0.2, std=0.1, false_alarms=0.1)
+            Gate(mean=0.2, std=0.1, false_alarms=0.1, of='error')
         """
         known = errors.detach().double().flatten()
         if len(known) < 2:
             raise IT3Error("a gate needs at least two errors to know what is usual")
-        return cls(round(float(known.mean()), 9), round(float(known.std()), 9), false_alarms)
+        return cls(round(float(known.mean()), 9), round(float(known.std()), 9), false_alarms, of)
 
     def opens(self, errors: Tensor) -> bool:
-        """Whether a batch with these errors is unusual; what is not finite is not."""
+        """Whether a batch with these errors, or this drift, is unusual; not finite ones are not."""
         z = statistics.NormalDist().inv_cdf(1 - self.false_alarms)
         limit = self.mean + z * self.std / math.sqrt(max(1, errors.numel()))
         return limit < float(errors.mean()) < math.inf
 
-    def describe(self) -> dict[str, float]:
+    def looks_at(self, answer: Adaptation) -> Tensor:
+        """What `opens` wants to know of the network's own answer."""
+        if self.of == "error":
+            return answer.error_before
+        if isinstance(answer, Drifted):
+            return answer.drift
+        raise IT3Error("a gate on the drift needs `Drift` for its source")
+
+    def describe(self) -> dict[str, Any]:
         """This gate as JSON."""
         return asdict(self)
 
@@ -76,7 +94,7 @@ class Gated:
     statistics of few images do, costs next to nothing there: it runs for one usual batch in ten.
 
     Args:
-        source: answers usual batches, and whose idempotence errors the gate looks at.
+        source: answers usual batches, and whose answers the gate looks at: `Source`, or `Drift`.
         method: answers unusual ones.
         gate: tells them apart.
 
@@ -100,7 +118,7 @@ class Gated:
 
     def __call__(self, x: Any) -> Adaptation:
         first = self.source(x)
-        if not self.gate.opens(first.error_before):
+        if not self.gate.opens(self.gate.looks_at(first)):
             return first
         answer = self.method(x)
         return Adaptation(
@@ -108,7 +126,7 @@ class Gated:
             first.initial,
             answer.steps,
             answer.fallback,
-            before=first.error_before,
+            before=lambda: first.error_before,
             after=lambda: answer.error_after,
         )
 
