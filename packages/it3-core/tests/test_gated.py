@@ -11,6 +11,8 @@ from torch import Tensor
 from it3_core import (
     AnswerStep,
     Candidate,
+    Conditioned,
+    Drift,
     Gate,
     Gated,
     IT3Error,
@@ -18,6 +20,7 @@ from it3_core import (
     Regression,
     Source,
     condition,
+    tune,
 )
 
 
@@ -84,3 +87,96 @@ def test_gates_that_can_t_be(wrong: dict[str, float]) -> None:
         Gate(**{"mean": 0.1, "std": 0.1, **wrong})
     with pytest.raises(IT3Error, match="at least two"):
         Gate.fit(torch.tensor([1.0]))
+
+
+def normed(adapter: Regression) -> tuple[Conditioned, torch.nn.BatchNorm2d]:
+    """A network with a batch norm that has seen a mean and a deviation of its own."""
+    norm = torch.nn.BatchNorm2d(4)
+    net = torch.nn.Sequential(norm, torch.nn.Conv2d(4, 2, 1), torch.nn.Flatten(),
+                              torch.nn.Linear(2 * 9, 1))  # fmt: skip
+    with torch.no_grad():
+        norm.running_mean.copy_(torch.randn(4))  # type: ignore[union-attr]
+        norm.running_var.copy_(1 + torch.rand(4))  # type: ignore[union-attr]
+        norm.bias.copy_(torch.randn(4))
+        norm.weight.fill_(0.7)
+    model = condition(net, adapter, layer="1").eval()
+    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+    return model, norm
+
+
+def images(norm: torch.nn.BatchNorm2d, n: int, shift: float = 0.0) -> Tensor:
+    """As training's: each image's means vary by a third of a deviation."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    shape = (1, 4, 1, 1)
+    usual = shift + torch.randn(n, 4, 1, 1) / 3 + torch.randn(n, 4, 3, 3)
+    return norm.running_mean.view(shape) + norm.running_var.sqrt().view(shape) * usual
+
+
+def test_a_drift_is_the_means_distance_from_training() -> None:
+    adapter = Regression()
+    model, norm = normed(adapter)
+    x = images(norm, 8)
+    found = Drift(model, adapter)(x)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    away = (x.mean((2, 3)) - norm.running_mean) / (norm.running_var + norm.eps).sqrt()
+    assert torch.allclose(found.each, away.square().mean(1), atol=1e-5)
+    assert torch.allclose(found.drift, 8 * away.mean(0).square().mean(), atol=1e-5)
+    assert torch.equal(found.prediction, Source(model, adapter)(x).prediction)
+    assert torch.allclose(found.error_before, Source(model, adapter)(x).error_before)
+
+
+@pytest.mark.parametrize("size", [1, 16, 64])
+def test_usual_batches_of_any_size_drift_alike_and_shifted_ones_do_not(size: int) -> None:
+    adapter = Regression()
+    model, norm = normed(adapter)
+    drift = Drift(model, adapter)
+    gate = Gate.fit(drift(images(norm, 3000)).each, of="drift")
+    opened = sum(gate.opens(drift(images(norm, size)).drift) for _ in range(400)) / 400
+    assert 0.04 < opened < 0.16
+    if size > 1:
+        shifted = sum(gate.opens(drift(images(norm, size, 0.5)).drift) for _ in range(50)) / 50
+        assert shifted > 0.8
+
+
+def test_a_gate_on_the_drift_is_kept_and_built_again() -> None:
+    adapter = Regression()
+    model, norm = normed(adapter)
+    gate = Gate.fit(Drift(model, adapter)(images(norm, 500)).each, of="drift")
+    candidate = Candidate("Source", {"norm": "batch"}, gate)
+    again = Candidate.from_description(candidate.describe())
+    assert again == candidate
+    assert repr(again).endswith("gated by drift")
+    method = again.build(model, adapter)
+    usual, shifted = images(norm, 64), images(norm, 64, 1.0)
+    assert torch.equal(method(usual).prediction, method(usual).initial)
+    expected = Source(model, adapter, norm="batch")(shifted).prediction
+    assert torch.equal(method(shifted).prediction, expected)
+    with pytest.raises(IT3Error, match="needs `Drift`"):
+        Gated(Source(model, adapter), Source(model, adapter), gate)(usual)
+
+
+def test_tuning_takes_the_drift_where_the_error_tells_no_more() -> None:
+    """Labels are right for usual images; under a shift, only batch statistics bring them back."""
+    adapter = Regression()
+    model, norm = normed(adapter)
+    with torch.no_grad():
+        model.embed.weight.mul_(1e-3)  # type: ignore[union-attr, operator]
+    x = images(norm, 256)
+    y = Source(model, adapter)(x).prediction.flatten()
+    y = y + 0.05 * y.std() * torch.randn(256)  # some error on usual images
+    choices = [Candidate("Source", {"norm": "batch"})]
+    tuning = tune(model, adapter, x, y, shifts={"shift": lambda x: 1.5 * x + 3}, batch_size=64,
+                  candidates=choices, progress=False)  # fmt: skip
+    assert tuning.chosen.gate is not None
+    assert tuning.chosen.gate.of == "drift"
+
+
+def test_a_drift_needs_a_batch_norm() -> None:
+    adapter = Regression()
+    model = condition(torch.nn.Sequential(torch.nn.Linear(3, 1)), adapter, layer="0")
+    with pytest.raises(IT3Error, match="no batch norm"):
+        Drift(model, adapter)
+    with pytest.raises(IT3Error, match="error or drift"):
+        Gate(0.0, 1.0, of="sound")  # type: ignore[arg-type]
