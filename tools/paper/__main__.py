@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, cast
@@ -36,6 +37,8 @@ def paper(
 ) -> None:  # fmt: skip
     """Run the paper's experiments and write what became of each claim.
 
+    The page holds every experiment that was run in this folder, now or earlier.
+
     Data are taken from the folder that the environment variable IT3_DATA names; what is not there
     is made by our solvers, comes with the packages, or is named as not measured.
     """
@@ -49,22 +52,25 @@ def paper(
     if data is not None and not data.is_dir():
         raise IT3Error(f"IT3_DATA names {data}, which is no folder: mend it or unset it")
     folder = make_folder(out / preset)
-    outcomes: list[Outcome] = []
     missing: dict[str, str] = {}
-    began = time.monotonic()
     for name in wanted:
         print(f"{name} ...", file=sys.stderr, flush=True)
         place = Place(cast(Preset, preset), data, make_folder(folder / name), not quiet)
+        began = time.monotonic()
         try:
-            outcomes.append(_alone(name, place))
+            outcome = _alone(name, place)
         except NotHereError as problem:
             missing[name] = str(problem)
+            continue
+        minutes = round((time.monotonic() - began) / 60, 1)
+        told = {**outcome.about, "commit": _commit(), "minutes of its last run": minutes}
+        replace(outcome, about=told).write(place.folder)
+    kept = {name: Outcome.read(folder / name) for name in TASKS if name not in missing}
+    outcomes = [outcome for outcome in kept.values() if outcome is not None]
     about = {
-        "command": f"nox -s paper -- {' '.join([*wanted, '--preset', preset])}",
-        "commit": _commit(),
+        "command": f"nox -s paper -- --preset {preset}, or task by task",
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, "
         f"Python {platform.python_version()}",
-        "minutes": round((time.monotonic() - began) / 60, 1),
     }
     page, results = write(folder, outcomes, missing, about)
     print(f"{results}\n{page}")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from it3_core.evaluation import Record
+from it3_core.files import write_text
 from it3_core.tables import BEYOND, averaged, pooled
 
 __all__ = ["Outcome", "Place", "Preset", "Roles"]
+
+_FILE = "outcome.json"
 
 Preset = Literal["quick", "small", "full"]
 """How much to measure: minutes, hours, or all that the paper has."""
@@ -77,6 +81,19 @@ class Outcome:
     unit: str
     trust: Sequence[Mapping[str, Any]] = field(default=())
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Keep it in an experiment's folder, for the pages of later runs."""
+        write_text(folder / _FILE, json.dumps(asdict(self), ensure_ascii=False))
+
+    @classmethod
+    def read(cls, folder: Path) -> Outcome | None:
+        """What `write` kept there; None where it kept nothing, or nothing that can be read."""
+        try:
+            told = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+            return cls(**{**told, "roles": Roles(**told["roles"])})
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def beyond(self) -> list[Record]:
         """The records of all shifted levels together."""

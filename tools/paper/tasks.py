@@ -159,7 +159,7 @@ def _images(
     drawn = data == "drawn characters"
     # Small: many short trainings tell more about a method than one long one, if they can be had.
     seeds = place.of(1, 5 if network == "dla" else 1, 5)
-    most = place.of(64, 256, 2000)
+    most = place.of(64, 256 if network == "dla" else 128, 2000)
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
     training: dict[str, Any] = _long(place, 5 if network == "dla" else 8, 100)
     training |= {"rotation": place.preset == "full"}

@@ -147,6 +147,17 @@ def test_the_page_holds_every_claim_and_escapes_names(tmp_path: Path) -> None:
     assert IDEMPOTENCE in html
 
 
+def test_an_outcome_is_kept_for_later_pages(tmp_path: Path) -> None:
+    one = outcome(cells("IT³", {"clean": 0.0, "5 %": -1.0, "20 %": -1.0}, 4))
+    assert Outcome.read(tmp_path) is None
+    one.write(tmp_path)
+    again = Outcome.read(tmp_path)
+    assert again is not None
+    assert findings(again) == findings(one)
+    (tmp_path / "outcome.json").write_text('{"task": "tab')  # a kill in the middle
+    assert Outcome.read(tmp_path) is None
+
+
 def test_what_the_user_can_mend_ends_with_2_and_a_sentence() -> None:
     for arguments, told in (
         (["nonsense"], "there is no task 'nonsense': take tabular"),
