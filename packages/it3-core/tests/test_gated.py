@@ -176,6 +176,23 @@ def test_tuning_tries_both_gates() -> None:
     assert drift["changes"]["clean"] < plain["changes"]["clean"]  # and for few that are usual
 
 
+def test_a_norm_that_waits_for_a_signal_has_no_say() -> None:
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blind, self.given = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+            self.last = torch.nn.Linear(3, 1)
+
+        def forward(self, x: Tensor, signal: Tensor) -> Tensor:
+            norm = self.given if bool(signal[:, -1].any()) else self.blind
+            return self.last(norm(x)) + signal[:, :1]  # type: ignore[no-any-return]
+
+    adapter = Regression()
+    answer = Drift(Two().eval(), adapter)(torch.ones(4, 3))
+    assert len(answer.means) == 1
+    assert float(answer.drift) == pytest.approx(4.0, rel=1e-3)
+
+
 def test_a_drift_needs_a_batch_norm() -> None:
     adapter = Regression()
     model = condition(torch.nn.Sequential(torch.nn.Linear(3, 1)), adapter, layer="0")

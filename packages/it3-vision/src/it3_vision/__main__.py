@@ -21,7 +21,8 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="it3-vision",
-    help="IT3 (idempotent test-time training) for images: corrupted ones, and faces of other ages.",
+    help="IT3 (idempotent test-time training) for images: corrupted ones, faces of other ages, "
+    "roads from the air.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

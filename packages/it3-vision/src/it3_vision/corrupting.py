@@ -85,7 +85,7 @@ def corrupt(
         typer.Option(help="Whose constants. auto: CIFAR's up to 84 pixels, else ImageNet's."),
     ] = Constants.auto,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes [default: one for each core].")
+        int | None, typer.Option(min=1, help="Processes.", show_default="one for each core")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is random.")] = 0,
     limit: Annotated[

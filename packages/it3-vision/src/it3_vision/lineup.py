@@ -40,7 +40,7 @@ class Lineup:
         """
         if only is not None and (unknown := set(only) - set(self.methods)) and complete:
             raise IT3Error(
-                f"no method is called {', '.join(sorted(unknown))}: take {', '.join(self.methods)}"
+                f"no method is called {'; '.join(sorted(unknown))}: take {'; '.join(self.methods)}"
             )
         methods = {
             name: method

@@ -178,7 +178,10 @@ def _images(run: TrainedRun[Any], path: Path) -> list[Read]:
             return [Read(str(path), problem=problem.problem)]
         except IT3Error as problem:
             return [Read(str(path), problem=str(problem))]
-    images = open_images(path)
+    try:
+        images = open_images(path)
+    except IT3Error as problem:
+        return [Read(str(path), problem=str(problem))]
     return [_one(images, path, row, size) for row in range(len(images))]
 
 

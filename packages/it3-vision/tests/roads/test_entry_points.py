@@ -89,6 +89,33 @@ def test_a_geotiff_says_where_it_lies(tmp_path: Path) -> None:
     assert (x, y) == pytest.approx((-71.06, 42.36), abs=0.01)  # Boston
 
 
+@pytest.mark.filterwarnings("ignore:Use .@. matmul:PendingDeprecationWarning")  # rasterio's own
+@pytest.mark.parametrize(
+    ("system", "corner", "side", "metres"),
+    [
+        ("EPSG:26986", (236_000, 901_000), 0.5, 0.5),  # metres
+        ("EPSG:2249", (775_000, 2_955_000), 1.0, 0.3048),  # feet
+        ("EPSG:4326", (-71.06, 42.36), 1e-5, 0.956),  # degrees: 1.11 m north, 0.82 m east
+        ("EPSG:3857", (-7_910_000, 5_215_000), 1.0, 0.739),  # Mercator's metres at 42°
+        (None, (1000, 2000), 0.5, 0.5),  # no system: taken for metres, as a world file's are
+    ],
+)
+def test_a_pixel_s_size_is_in_metres_whatever_the_map_s_unit(
+    tmp_path: Path, system: str | None, corner: tuple[float, float], side: float, metres: float
+) -> None:
+    rasterio = pytest.importorskip("rasterio")
+    from rasterio.transform import from_origin
+
+    file = tmp_path / "a.tif"
+    profile = {"driver": "GTiff", "height": 80, "width": 80, "count": 3, "dtype": "uint8"}
+    place = {"crs": system, "transform": from_origin(*corner, side, side)}
+    with rasterio.open(file, "w", **profile, **place) as made:
+        made.write(np.zeros((3, 80, 80), np.uint8))
+    where = find_georeference(file)
+    assert where is not None
+    assert where.resolution == pytest.approx(metres, rel=0.01)
+
+
 def test_roadtracer_from_its_own_files(tmp_path: Path) -> None:
     for name in ("imagery", "graphs", "masks"):
         (tmp_path / name).mkdir()

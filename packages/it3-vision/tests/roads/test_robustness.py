@@ -13,7 +13,7 @@ from PIL import Image
 from it3_core import IT3Error
 from it3_vision.__main__ import main
 from it3_vision.data import read_image
-from it3_vision.roads.evaluate import Views, evaluate_run
+from it3_vision.roads.evaluate import Views, evaluate_run, views_of
 from it3_vision.roads.georeference import find_georeference
 from it3_vision.roads.graphs import read_graph
 from it3_vision.roads.network import DRUSettings, build
@@ -38,6 +38,52 @@ def test_a_grey_mask_is_refused(folder: Write) -> None:
     Image.fromarray(grey).save(place / "masks" / "0.png")
     with pytest.raises(IT3Error, match=r"images/0\.png: .* grey, neither road nor ground"):
         open_roads(place, resolution=1.0)[0]
+
+
+def test_a_grey_road_is_refused_though_roads_are_few_pixels(folder: Write) -> None:
+    place = folder(2)
+    mask = np.zeros((48, 48), np.uint8)
+    mask[20, :30] = 100
+    mask[0, 0] = 255
+    Image.fromarray(mask).save(place / "masks" / "0.png")
+    with pytest.raises(IT3Error, match=r"images/0\.png: 1\.3% .* grey, neither road nor ground"):
+        open_roads(place, resolution=1.0)[0]
+
+
+def test_two_images_of_one_name_are_told_apart_by_nobody(folder: Write) -> None:
+    place = folder(2)
+    Image.open(place / "images" / "1.png").save(place / "images" / "1.jpg")
+    with pytest.raises(IT3Error, match=r"has both 1\.jpg and 1\.png|has both 1\.png and 1\.jpg"):
+        open_roads(place, resolution=1.0)
+
+
+def test_a_mistaken_resolution_does_not_fill_the_memory(folder: Write) -> None:
+    scene = open_roads(folder(2), resolution=500.0)[0]
+    with pytest.raises(IT3Error, match=r"24000 × 24000 pixels of 1 m: check its ground resol"):
+        scene.at(1.0)
+
+
+def test_one_bad_image_does_not_end_an_evaluation(run: Run, folder: Write) -> None:
+    place = folder(3)
+    (place / "images" / "0.png").write_bytes(b"no image")
+    found = views_of(run, open_roads(place, resolution=run.resolution))
+    assert len(found) == 2
+    assert "0.png" in found.skipped[0]
+
+
+def test_lines_without_a_georeference_are_refused_before_the_work(
+    run: Run, folder: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    image, out = folder(2) / "images" / "0.png", tmp_path / "mask.png"
+    asked = ["roads", "predict", str(run.folder), str(image), "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["it3-vision", *asked, "--lines", str(tmp_path / "a.json")])
+    assert main() == 2
+    assert "has no georeference" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["it3-vision", *asked])
+    assert main() == 0
+    assert "does not say its ground resolution" in capsys.readouterr().err
+    assert out.exists()
 
 
 def test_masks_of_zeros_and_ones_are_masks(folder: Write) -> None:

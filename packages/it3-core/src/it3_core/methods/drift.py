@@ -79,7 +79,9 @@ class Drift:
         x, _ = prepared(x, self._fast)
         with self._fast.session() as run, torch.no_grad():
             y0 = run(x, self.adapter.neutral(x))
-            means = list(run.seen)
+            means = run.ran
+        if not means:
+            raise IT3Error("no batch norm runs in the first pass: there is no drift to be told")
         error = partial(idempotence_error, self._fast, self.adapter, x, y0)
         return Drifted(y0.clone(), y0, steps=0, before=error, means=means)
 

@@ -40,7 +40,8 @@ def train(
     norm: options.NormKind = options.Norm.batch,
     layer: Annotated[str, typer.Option(help="Where the signal enters.")] = "layer2",
     size: Annotated[int | None, typer.Option(
-        min=8, help="Images are brought to this size [default: 64, or 224 for paper].")] = None,
+        min=8, help="Images are brought to this size.",
+        show_default="64, or 224 for paper")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times through the faces.")] = 45,
     batch_size: Annotated[int, typer.Option(min=2, help="Faces a step.")] = 64,
     lr: options.Rate = 0.05,

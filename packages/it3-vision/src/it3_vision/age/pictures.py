@@ -40,8 +40,9 @@ def figures(found: Evaluation) -> dict[str, Figure]:
     made = {
         "boxes": box_by_level(paper, error=_ERROR),
         "methods": box_by_level(beside, error=_ERROR, title=title),
-        "differences": difference_by_level(rows, error=_ERROR, title=title),
     }
+    if any(row["method"] != "source" for row in rows):
+        made["differences"] = difference_by_level(rows, error=_ERROR, title=title)
     inside, *beyond = found.numbers["errors"].values()
     made["errors"] = error_histograms(
         [error for level in beyond for error in level["error"]],

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from it3_core import IT3Error
 from it3_vision import options
 from it3_vision.options import Preset
+
+if TYPE_CHECKING:
+    from it3_vision.roads.scenes import Scenes
 
 __all__ = ["app"]
 
@@ -91,7 +96,7 @@ def train(
         seed=seed,
         bfloat16=bfloat16,
     )
-    about = {"data": str(data), "split": split, "resolution": scenes[0].resolution}
+    about = {"data": str(data), "split": split, "resolution": _resolution(scenes)}
     run = train_run(
         scenes,
         out,
@@ -181,15 +186,27 @@ def predict(
 
     Example: it3-vision roads predict run town.tif --out mask.png --overlay town.jpg
     """
+    from it3_vision.roads.georeference import find_georeference
     from it3_vision.roads.predict import predict as answer
     from it3_vision.roads.predict import read_scene, write_prediction
     from it3_vision.roads.runs import load_run
 
     trained = load_run(run, device)
+    where = find_georeference(image) if image.is_file() else None
+    if lines is not None and where is None and image.is_file():
+        raise IT3Error(
+            f"{image} has no georeference: put a world file beside it, or leave out --lines"
+        )
     scene = read_scene(image, resolution, trained.resolution)
     found = answer(trained, scene, adapt.value, steps=steps, tile=tile)
     write_prediction(found, scene, out, overlay, lines)
     print(found)
+    if resolution is None and (where is None or where.resolution is None):
+        print(
+            f"{image} does not say its ground resolution: taken for the network's, "
+            f"{trained.resolution:g} m a pixel; say another with --resolution",
+            file=sys.stderr,
+        )
 
 
 @app.command()
@@ -206,3 +223,15 @@ def demo(
 
     made = run_demo(out, n=n, tested=tested, seed=seed, epochs=epochs, progress=not quiet)
     made.tell(made.evaluation.table())
+
+
+def _resolution(scenes: Scenes) -> float | None:
+    """That of the first scene that can be read; training tells of the others."""
+    from it3_vision.data import BadImage
+
+    for row in range(len(scenes)):
+        try:
+            return scenes[row].resolution
+        except BadImage:
+            continue
+    return None

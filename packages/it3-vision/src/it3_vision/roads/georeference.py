@@ -16,7 +16,9 @@ from it3_core import IT3Error
 
 __all__ = ["Georeference", "find_georeference", "geojson"]
 
-_KEYS = 34735  # a TIFF's tag for GeoTIFF's keys
+_KEYS, _SCALE, _MATRIX = 34735, 33550, 34264  # a TIFF's tags: GeoTIFF's keys, pixels to the map
+_RADIUS = 6371008.8  # of the Earth, in metres
+_SPAN = 50  # pixels on either side of the middle that a pixel's size is measured over
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,13 @@ class Georeference:
         numbers: a, d, b, e, c, f as a world file has them: x = a·column + b·row + c and
             y = d·column + e·row + f for a pixel's middle.
         system: the coordinate system, such as EPSG:26986; None where nobody said.
+        metres: a pixel's side on the ground, where the coordinate system tells: its unit may be
+            feet or degrees, and Mercator's metres shrink towards the poles.
     """
 
     numbers: tuple[float, float, float, float, float, float]
     system: str | None = None
+    metres: float | None = None
 
     def __call__(self, line: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n, 2) of columns and rows to (n, 2) of map coordinates.
@@ -46,7 +51,9 @@ class Georeference:
 
     @property
     def resolution(self) -> float | None:
-        """Metres a pixel, where the numbers can be metres: degrees are much smaller."""
+        """Metres a pixel; without a coordinate system, where the numbers can be metres."""
+        if self.metres is not None:
+            return self.metres
         side = float(np.hypot(self.numbers[0], self.numbers[1]))
         return side if side > 0.01 else None
 
@@ -90,7 +97,8 @@ def _geotiff(path: Path) -> Georeference | None:
 
     try:
         with Image.open(path) as image:
-            tagged = _KEYS in getattr(image, "tag_v2", {})
+            tags = getattr(image, "tag_v2", {})
+            tagged = any(tag in tags for tag in (_KEYS, _SCALE, _MATRIX))
     except (OSError, ValueError, Image.DecompressionBombError):
         return None  # whoever reads the pixels says what is wrong
     if not tagged:
@@ -105,9 +113,26 @@ def _geotiff(path: Path) -> Georeference | None:
     with rasterio.open(path) as opened:
         t = opened.transform
         system = None if opened.crs is None else opened.crs.to_string()
+        metres = None if opened.crs is None else _metres(opened)
     # Rasterio counts from a pixel's corner, a world file from its middle.
     middle = t.c + (t.a + t.b) / 2, t.f + (t.d + t.e) / 2
-    return Georeference((t.a, t.d, t.b, t.e, *middle), system)
+    return Georeference((t.a, t.d, t.b, t.e, *middle), system, metres)
+
+
+def _metres(opened: Any) -> float | None:
+    """A pixel's side in the middle of an open GeoTIFF, whatever its coordinates are in."""
+    from rasterio.warp import transform
+
+    t = opened.transform
+    columns = opened.width / 2 + np.array([-_SPAN, _SPAN, 0, 0])
+    rows = opened.height / 2 + np.array([0, 0, -_SPAN, _SPAN])
+    x, y = t.a * columns + t.b * rows + t.c, t.d * columns + t.e * rows + t.f
+    east, north = (np.radians(one) for one in transform(opened.crs, "EPSG:4326", x, y))
+    east = east * np.cos(north.mean())
+    across, along = (_RADIUS * np.hypot(east[i + 1] - east[i], north[i + 1] - north[i])
+                     for i in (0, 2))  # fmt: skip
+    side = float(np.sqrt(across * along)) / (2 * _SPAN)
+    return side if np.isfinite(side) and side > 0 else None
 
 
 def geojson(

@@ -24,7 +24,7 @@ from it3_vision.roads.pictures import overlay
 from it3_vision.roads.reading import read_aerial
 from it3_vision.roads.runs import Run
 from it3_vision.roads.scenes import Scene, make_scene
-from it3_vision.roads.tiling import TILE, answer
+from it3_vision.roads.tiling import TILE, answer, tiles
 
 __all__ = ["Adapt", "Prediction", "method_for", "predict", "read_scene", "write_prediction"]
 
@@ -99,7 +99,8 @@ def predict(run: Run, scene: Scene, adapt: Adapt = "auto", *, steps: int = 1, ti
         raise IT3Error(f"{scene.name} has no data: all of it is white")
     x = [as_input(run.prepare, here.image, here.known).to(run.device)]
     before = answer(Source(run.model, run.adapter), x, tile=tile, errors=True)[0]
-    after = answer(method_for(run, adapt, steps), x, tile=tile)[0]
+    crops = len(tiles(x, tile)[0])
+    after = answer(method_for(run, adapt, steps, crops), x, tile=tile)[0]
     gap = torch.tensor([before.error or 0.0])
     height, width = scene.image.shape[:2]
     maps = [
@@ -119,12 +120,19 @@ def predict(run: Run, scene: Scene, adapt: Adapt = "auto", *, steps: int = 1, ti
     )
 
 
-def method_for(run: Run, adapt: Adapt, steps: int = 1) -> Method:
-    """The method that `--adapt` names."""
+def method_for(run: Run, adapt: Adapt, steps: int = 1, crops: int | None = None) -> Method:
+    """The method that `--adapt` names.
+
+    Args:
+        run: the trained network.
+        adapt: the name.
+        steps: of IT³, where it is "it3".
+        crops: how many tiles it will meet together, by default as many as it was tuned for.
+    """
     if adapt not in get_args(Adapt):
         raise IT3Error(f"adapt is one of {', '.join(get_args(Adapt))}, not {adapt!r}")
     if adapt == "auto":
-        return run.method(max(run.tunings, default=1))
+        return run.method(crops or max(run.tunings, default=1))
     if adapt == "none":
         return Source(run.model, run.adapter)
     if adapt == "statistics":

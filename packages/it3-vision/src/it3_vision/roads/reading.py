@@ -142,8 +142,8 @@ def _folders(tree: Tree, split: str | None) -> tuple[Parts, Parts]:
 
 def _pairs(tree: Tree, images: Parts, masks: Parts) -> list[tuple[Parts, Parts]]:
     """Images and masks of the same name; one that has no partner is told."""
-    found = {PurePosixPath(name).stem: name for name in tree.images(images)}
-    there = {PurePosixPath(name).stem: name for name in tree.images(masks)}
+    found = _by_stem(tree, images)
+    there = _by_stem(tree, masks)
     if not found:
         raise IT3Error(f"{tree.title}/{'/'.join(images)} holds no image: put some there")
     lost = [name for stem, name in found.items() if stem not in there]
@@ -154,6 +154,19 @@ def _pairs(tree: Tree, images: Parts, masks: Parts) -> list[tuple[Parts, Parts]]
             f"image's name but for the suffix"
         )
     return [((*images, name), (*masks, there[stem])) for stem, name in found.items()]
+
+
+def _by_stem(tree: Tree, folder: Parts) -> dict[str, str]:
+    """Images by their name without a suffix; two of one name can't be told apart."""
+    found: dict[str, str] = {}
+    for name in tree.images(folder):
+        other = found.setdefault(PurePosixPath(name).stem, name)
+        if other != name:
+            raise IT3Error(
+                f"{tree.title}/{'/'.join(folder)} has both {other} and {name}: a mask belongs to "
+                f"one image, so rename or remove one"
+            )
+    return found
 
 
 def _read_pair(tree: Tree, pairs: list[tuple[Parts, Parts]], resolution: float, row: int) -> Scene:

@@ -17,6 +17,8 @@ from it3_vision.roads.nodata import find_no_data
 
 __all__ = ["Scene", "Scenes", "make_scene"]
 
+_LARGEST = 4e8  # pixels of an enlarged image: more is a mistaken resolution
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -47,6 +49,11 @@ class Scene:
         """
         scale = self.resolution / resolution
         height, width = (max(1, round(side * scale)) for side in self.image.shape[:2])
+        if scale > 1 and height * width > _LARGEST:
+            raise IT3Error(
+                f"{self.name} at {self.resolution:g} m a pixel would have {width} × {height} "
+                f"pixels of {resolution:g} m: check its ground resolution"
+            )
         if (height, width) == self.image.shape[:2]:
             return replace(self, resolution=resolution)
         how = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
@@ -130,11 +137,12 @@ def _binary(name: str, mask: NDArray[np.generic]) -> NDArray[np.bool_]:
     if top == 0:
         return np.zeros(plain.shape, np.bool_)
     share = plain / top
-    grey = float(((share > 0.2) & (share < 0.8)).mean())
-    if grey > 0.02:
+    grey = (share > 0.2) & (share < 0.8)
+    # Roads are a few per cent of an image, so that a grey one is a small share of all pixels.
+    if grey.mean() > 0.02 or grey.sum() > 0.5 * (share > 0.2).sum():
         raise IT3Error(
-            f"{name}: {grey:.0%} of the mask's pixels are grey, neither road nor ground: threshold "
-            f"it first, to 0 and 255"
+            f"{name}: {grey.mean():.1%} of the mask's pixels are grey, neither road nor ground: "
+            f"threshold it first, to 0 and 255"
         )
     return np.asarray(share >= 0.5)
 

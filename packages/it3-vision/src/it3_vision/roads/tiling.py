@@ -20,7 +20,7 @@ from it3_core.evaluation import Predictor
 from it3_core.methods import Adaptation
 from it3_vision.roads.network import FACTOR
 
-__all__ = ["OVERLAP", "TILE", "Answer", "answer", "corners"]
+__all__ = ["OVERLAP", "TILE", "Answer", "answer", "corners", "tiles"]
 
 TILE = 256
 """Pixels: the side of a tile."""
@@ -90,18 +90,7 @@ def answer(
         >>> [found.probability.shape for found in answer(source, [torch.ones(4, 50, 70)], tile=64)]
         [(50, 70)]
     """
-    if tile < FACTOR or tile % FACTOR:
-        raise IT3Error(f"the side of a tile is a multiple of {FACTOR}, not {tile}")
-    longest = max(max(x.shape[1:]) for x in inputs)
-    tile = min(tile, -(-longest // FACTOR) * FACTOR)
-    overlap = min(overlap, tile // 2)
-    places = [
-        (image, top, left)
-        for image, x in enumerate(inputs)
-        for top in corners(x.shape[1], tile, overlap)
-        for left in corners(x.shape[2], tile, overlap)
-        if bool(x[3, top : top + tile, left : left + tile].any())
-    ]
+    places, tile = tiles(inputs, tile, overlap)
     if not places:
         return [Answer(np.zeros(x.shape[1:], np.float32)) for x in inputs]
     cut = [_tile(inputs[image], top, left, tile) for image, top, left in places]
@@ -117,6 +106,30 @@ def answer(
         Answer(found, sum(gap) / len(gap) if gap else None, why)
         for found, gap in zip(maps, gaps, strict=True)
     ]
+
+
+def tiles(
+    inputs: Sequence[Tensor], tile: int = TILE, overlap: int = OVERLAP
+) -> tuple[list[tuple[int, int, int]], int]:
+    """Where the tiles with data lie: image, top and left of each; and their side.
+
+    Example:
+        >>> tiles([torch.ones(4, 50, 70)], tile=64)
+        ([(0, 0, 0), (0, 0, 6)], 64)
+    """
+    if tile < FACTOR or tile % FACTOR:
+        raise IT3Error(f"the side of a tile is a multiple of {FACTOR}, not {tile}")
+    longest = max(max(x.shape[1:]) for x in inputs)
+    tile = min(tile, -(-longest // FACTOR) * FACTOR)
+    overlap = min(overlap, tile // 2)
+    places = [
+        (image, top, left)
+        for image, x in enumerate(inputs)
+        for top in corners(x.shape[1], tile, overlap)
+        for left in corners(x.shape[2], tile, overlap)
+        if bool(x[3, top : top + tile, left : left + tile].any())
+    ]
+    return places, tile
 
 
 def _tile(x: Tensor, top: int, left: int, tile: int) -> Tensor:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from it3_core import IT3Error
+from it3_vision.data import BadImage
 from it3_vision.data.images import Pixels
 from it3_vision.roads.feed import as_input
 from it3_vision.roads.runs import Run
@@ -59,7 +60,11 @@ def views_of(
         rows = np.linspace(0, len(scenes) - 1, most).round().astype(int).tolist()
     found = Views([], [], [], [])
     for row in rows:
-        scene = scenes[row].at(run.resolution)
+        try:
+            scene = scenes[row].at(run.resolution)
+        except BadImage as problem:
+            found.skipped.append(str(problem))
+            continue
         scene = scene if window is None else scene.window(window)
         if scene.label is None:
             raise IT3Error(f"{scene.name} has no mask: there is nothing to compare with")
@@ -71,5 +76,7 @@ def views_of(
         found.inputs.append(as_input(run.prepare, scene.image, scene.known).to(run.device))
         found.labels.append(scene.label)
     if not len(found):
-        raise IT3Error(f"none of the images in {scenes.title} has both data and roads")
+        raise IT3Error(
+            f"none of the images in {scenes.title} can be read and has both data and roads"
+        )
     return found
