@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from it3_core import IT3, Gate, IT3Error, Method, OnlineIT3, Source
+from it3_core import IT3, Drift, Gate, IT3Error, Method, OnlineIT3, Source
 from it3_core.bootstrap import bootstrap_interval
 from it3_core.judging import IDEMPOTENCE
 from it3_core.norms import has_batch_norm
@@ -49,17 +49,25 @@ def opened(run: Run, levels: Mapping[str, Tensor]) -> list[list[str]]:
     Half of the clean images is what the gate takes for usual; the others are asked about.
     """
     source, entropy = Source(run.model, run.adapter), Entropy(run.model, run.adapter)
-    scores: dict[str, Score] = {IDEMPOTENCE: lambda x: source(x).error_before, "entropy": entropy}
+    drift = Drift(run.model, run.adapter)
+    of_each: dict[str, Score] = {
+        IDEMPOTENCE: lambda x: source(x).error_before,
+        "entropy": entropy,
+        "drift": lambda x: drift(x).each,
+    }
+    of_batch: dict[str, Score] = {**of_each, "drift": lambda x: drift(x).drift}
+    half = len(levels[CLEAN]) // 2
     lines = [["a gate on the", "batch", *levels]]
-    for name, score in scores.items():
-        found = [torch.cat([score(part) for part in torch.split(x, 64)]) for x in levels.values()]
-        half = len(found[0]) // 2
-        gate = Gate.fit(found[0][:half])  # the first level is the clean one
+    for name, score in of_batch.items():
+        usual = torch.split(levels[CLEAN][:half], 64)
+        gate = Gate.fit(torch.cat([of_each[name](part) for part in usual]))
         for size in SIZES:
             cells = []
-            for values in found:
-                batches = [part for part in torch.split(values[half:], size) if len(part) == size]
-                cells.append(f"{sum(map(gate.opens, batches)) / len(batches):.0%}")
+            for x in levels.values():
+                batches = [part for part in torch.split(x[half:], size) if len(part) == size]
+                cells.append(
+                    f"{sum(gate.opens(score(part)) for part in batches) / len(batches):.0%}"
+                )
             lines.append([name, str(size), *cells])
     return lines
 
