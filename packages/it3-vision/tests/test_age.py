@@ -287,6 +287,16 @@ class TestInvariants:
         assert header[2:5] == ["20–60", "younger", "older"]
         assert source[2:5] == [f"{rows[k]:.2f}" for k in ("20–60", "all younger", "all older")]
 
+    def test_the_source_alone_has_a_table_too(
+        self, run: Run, levels: Levels, tmp_path: Path
+    ) -> None:
+        found = evaluate_run(
+            run, levels, out=tmp_path, batch_sizes=[8], only=["source"], progress=False
+        )
+        assert {record["method"] for record in found.records} == {"source"}
+        assert (tmp_path / "table.md").exists()
+        assert write_report(run, levels, found, tmp_path / "r.html", "it3-vision age").exists()
+
     def test_what_was_evaluated_is_not_evaluated_again(
         self, run: Run, levels: Levels, found: Evaluation
     ) -> None:

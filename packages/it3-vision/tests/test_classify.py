@@ -668,6 +668,10 @@ class TestPredict:
         assert {one.name for one in said} == set(map(str, files))
         assert predict(run, []) == []
         assert predict(run, [files[1]])[0].problem
+        (empty := files[0].with_name("empty")).mkdir()
+        answered, nothing = predict(run, [files[0], empty])
+        assert answered.problem is None
+        assert "no image" in str(nothing.problem)
         (gone,) = predict(run, [files[0].with_name("gone.png")])
         assert gone.problem
         with pytest.raises(IT3Error, match="adapt is one of auto, instance"):

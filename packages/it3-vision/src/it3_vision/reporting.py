@@ -31,15 +31,16 @@ def find_row(rows: Sequence[Row], level: str, method: str, batch_size: int) -> R
 
 
 def drawn(folder: Path, name: str, alt: str, caption: str = "") -> str:
-    """A picture that lies beside an evaluation's tables, inside the page.
+    """A picture that lies beside an evaluation's tables, inside the page; nothing without it.
 
     Args:
-        folder: of the evaluation.
+        folder: of the evaluation. Where only the source was asked, there is less to draw.
         name: of the file, without its suffix.
         alt: what it shows, for those who can't see it.
         caption: below it.
     """
-    return picture((folder / f"{name}.png").read_bytes(), alt, caption)
+    file = folder / f"{name}.png"
+    return picture(file.read_bytes(), alt, caption) if file.exists() else ""
 
 
 def settings(by_size: Mapping[str, Mapping[str, str]]) -> str:
