@@ -428,7 +428,7 @@ class TestEntryPoints:
     ) -> None:
         command = ["age", "evaluate", str(run.folder), "--data", str(folder), "--only", "Tent"]
         assert main([*command, "--quiet"]) == 2
-        assert "no method is called Tent: take source, second pass" in capsys.readouterr().err
+        assert "no method is called Tent: take source; second pass" in capsys.readouterr().err
 
     def test_help_names_every_command(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["age", "--help"]) == 0

@@ -469,7 +469,7 @@ class TestEvaluation:
         def ask(**options: Any) -> None:
             evaluate_run(run, shifts, out=tmp_path, progress=False, **options)
 
-        with pytest.raises(IT3Error, match="no method is called Tant: take source, second pass"):
+        with pytest.raises(IT3Error, match="no method is called Tant: take source; second pass"):
             ask(only=["Tant"], batch_sizes=(12,))
         for sizes in ((), (0, 4)):
             with pytest.raises(IT3Error, match="batch sizes are whole numbers from 1 on"):
