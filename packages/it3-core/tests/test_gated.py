@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -125,6 +126,8 @@ def test_a_drift_is_the_means_distance_from_training() -> None:
     assert torch.allclose(found.drift, 8 * away.mean(0).square().mean(), atol=1e-5)
     assert torch.equal(found.prediction, Source(model, adapter)(x).prediction)
     assert torch.allclose(found.error_before, Source(model, adapter)(x).error_before)
+    sent = pickle.loads(pickle.dumps(found))  # noqa: S301 - as a pool sends it
+    assert torch.equal(sent.drift, found.drift)
 
 
 @pytest.mark.parametrize("size", [1, 16, 64])

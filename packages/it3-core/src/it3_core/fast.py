@@ -287,17 +287,17 @@ class Session:
         return bool(above) and above.issuperset(names)
 
     @property
-    def ran(self) -> list[Tensor]:
-        """The same, of those watched layers that ran: some wait for a signal."""
-        return [output for output in self._shell.seen if output.dim()]
-
-    @property
     def seen(self) -> list[Tensor]:
         """What the watched layers returned in the last pass, in the order of `watch`."""
         for name, output in zip(self._fast._arguments[2], self._shell.seen, strict=True):
             if output.dim() == 0:
                 raise IT3Error(f"layer {name!r} did not run: name one that does")
         return self._shell.seen
+
+    @property
+    def ran(self) -> list[Tensor]:
+        """The same, of those watched layers that ran: some wait for a signal."""
+        return [output for output in self._shell.seen if output.dim()]
 
 
 class _Shell:

@@ -30,6 +30,10 @@ class Drifted(Adaptation):
 
     means: Sequence[Tensor] = field(repr=False, kw_only=True)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: the means too."""
+        return {**super().__getstate__(), "means": self.means}
+
     @property
     def drift(self) -> Tensor:
         """Of the batch: n times the mean square of its means.
