@@ -14,15 +14,18 @@ from it3_core import (
     Candidate,
     Conditioned,
     Drift,
+    Edge,
     Gate,
     Gated,
     IT3Error,
     OnlineIT3,
     Regression,
     Source,
+    Tail,
     condition,
     tune,
 )
+from it3_core.tuning import _chosen, _tried
 
 
 @pytest.mark.parametrize("size", [1, 4, 64])
@@ -203,3 +206,113 @@ def test_a_drift_needs_a_batch_norm() -> None:
         Drift(model, adapter)
     with pytest.raises(IT3Error, match="error or drift"):
         Gate(0.0, 1.0, of="sound")  # type: ignore[arg-type]
+
+
+def test_an_edge_picks_answers_one_by_one() -> None:
+    adapter = Regression()
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    model = condition(net, adapter, layer="0")
+    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+    x = torch.randn(50, 3)
+    source, step = Source(model, adapter), AnswerStep(model, adapter)
+    first, second = source(x), step(x)
+    edge = Edge.fit(first.prediction, 0.1, lower=True, upper=True)
+    found = Gated(source, step, edge)(x)
+    order = first.prediction.flatten().argsort()
+    ends, rest = torch.cat([order[:5], order[-5:]]), order[5:-5]
+    assert torch.equal(found.prediction[ends], second.prediction[ends])
+    assert torch.equal(found.prediction[rest], first.prediction[rest])
+    assert torch.allclose(found.error_after[ends], second.error_after[ends])
+    assert torch.allclose(found.error_after[rest], first.error_before[rest])
+    beyond_all = Edge.fit(first.prediction, 0.0, upper=True)
+    assert beyond_all.low is None
+    assert torch.equal(Gated(source, step, beyond_all)(x).prediction, first.prediction)
+    candidate = Candidate("AnswerStep", {"alpha": 1.0}, edge)
+    again = Candidate.from_description(candidate.describe())
+    assert again == candidate
+    assert torch.equal(again.build(model, adapter)(x).prediction, found.prediction)
+
+
+def test_edges_that_can_t_be() -> None:
+    with pytest.raises(IT3Error, match="finite"):
+        Edge(high=math.inf)
+    with pytest.raises(IT3Error, match="below a half"):
+        Edge.fit(torch.rand(9), 0.5, upper=True)
+    with pytest.raises(IT3Error, match="at least two"):
+        Edge.fit(torch.rand(1), 0.1, upper=True)
+    adapter = Regression([0.0, 0.0], [1.0, 1.0])
+    model = condition(torch.nn.Sequential(torch.nn.Linear(3, 2)), adapter, layer="0")
+    with pytest.raises(IT3Error, match="answers several"):
+        Candidate("Source", {}, Edge(high=1.0)).build(model, adapter)(torch.randn(4, 3))
+
+
+class Saturating(torch.nn.Module):
+    """Answers x up to `top` and a little beyond; there, the second pass moves answers by `step`.
+
+    Below, it moves them at random, so that without a gate it harms.
+    """
+
+    def __init__(self, top: float, step: float) -> None:
+        super().__init__()
+        self.top, self.step = top, step
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor, signal: Tensor) -> Tensor:
+        over = (x - self.top).clamp_min(0)
+        answer = self.scale * (x - 0.9 * over)
+        told = signal[:, -1:]
+        way = torch.where(over > 0, self.step * torch.ones_like(x), 0.3 * (997 * x).sin())
+        return answer + told * way
+
+
+@pytest.mark.parametrize(
+    ("steps", "moved"),
+    [((0.5, 0.5, 0.5), True), ((0.5, 0.5, -0.5), False), ((0.5,), False)],
+)
+def test_a_tail_is_believed_where_three_networks_agree(
+    steps: tuple[float, ...], moved: bool
+) -> None:
+    """Beyond what was trained; the network itself has nothing to show there."""
+    torch.manual_seed(0)
+    x = torch.rand(400, 1)
+    y = x.flatten() + 0.01 * torch.randn(400)
+    beyond = 1.3 + torch.rand(200, 1) / 2
+    tails = [Tail(Saturating(0.8, step), beyond - 0.2, beyond.flatten() - 0.2) for step in steps]
+    tuning = tune(
+        Saturating(1.0, 0.5), Regression(), x, y,
+        shifts={"noise": lambda x: x + 0.01 * torch.randn_like(x)},
+        tail=tails if len(tails) > 1 else tails[0],
+        candidates=[Candidate("AnswerStep", {"alpha": 1.0})],
+        progress=False,
+    )  # fmt: skip
+    assert isinstance(tuning.chosen.gate, Edge) is moved
+    if not moved:
+        assert tuning.chosen == Candidate("Source")
+        return
+    method = tuning.build(Saturating(1.0, 0.5), Regression())
+    assert torch.equal(method(x[x < 0.9][:, None]).prediction, x[x < 0.9][:, None])
+    assert float((method(beyond).prediction - beyond).abs().mean()) < 0.3
+    assert tuning.chosen.gate.low is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("behind", "chosen"), [(0.0, "drift"), (0.5, "error")])
+def test_of_gates_that_are_level_the_one_on_the_drift_is_taken(behind: float, chosen: str) -> None:
+    noise = torch.randn(100, dtype=torch.float64)
+    noise -= noise.mean()
+    tried = [
+        _tried(Candidate("Source", {"norm": "batch"}, Gate(1.0, 1.0, of=of)), changes, [], 0.95)
+        for of, changes in (
+            ("error", {"clean": torch.zeros(100), "blur": -0.6 - 0.1 * noise}),
+            ("drift", {"clean": torch.zeros(100), "blur": -0.59 + behind + 0.1 * noise}),
+        )
+    ]
+    gate = _chosen(tried, worth=0.02, harm=0.01, confidence=0.95).chosen.gate
+    assert isinstance(gate, Gate)
+    assert gate.of == chosen
+
+
+def test_tails_are_of_the_same_rows() -> None:
+    x = torch.rand(20, 1)
+    tails = [Tail(Saturating(0.8, 0.5), x[:n] + 1, x[:n, 0] + 1) for n in (8, 9)]
+    with pytest.raises(IT3Error, match="different rows"):
+        tune(Saturating(1.0, 0.5), Regression(), x, x[:, 0], shifts={}, tail=tails, progress=False)

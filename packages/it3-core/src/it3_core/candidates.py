@@ -11,7 +11,17 @@ from torch import nn
 from it3_core.adapters import Adapter
 from it3_core.conditioning import Conditioned
 from it3_core.errors import IT3Error
-from it3_core.methods import IT3, AnswerStep, Drift, Gate, Gated, Method, OnlineIT3, Source
+from it3_core.methods import (
+    IT3,
+    AnswerStep,
+    Drift,
+    Edge,
+    Gate,
+    Gated,
+    Method,
+    OnlineIT3,
+    Source,
+)
 from it3_core.methods.gated import Sign
 
 __all__ = ["CARRYING", "Candidate", "default_candidates", "observer"]
@@ -34,18 +44,20 @@ class Candidate:
     Args:
         method: the name of its class.
         settings: its arguments.
-        gate: where there is one, only batches that it opens for are adapted.
+        gate: where there is one, only what it picks is adapted: unusual batches, or instances.
 
     Example:
         >>> Candidate("AnswerStep", {"alpha": 0.5})
         AnswerStep(alpha=0.5)
         >>> Candidate("Source", {"norm": "batch"}, Gate(mean=0.2, std=0.1))
         Source(norm='batch'), gated by error
+        >>> Candidate("AnswerStep", {"alpha": 1.0}, Edge(high=60.0))
+        AnswerStep(alpha=1.0), gated by answer
     """
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    gate: Gate | None = None
+    gate: Gate | Edge | None = None
 
     def __post_init__(self) -> None:
         if self.method not in _METHODS:
@@ -68,13 +80,16 @@ class Candidate:
             raise IT3Error(f"{self!r} has a setting that {self.method} does not know") from problem
         if self.gate is None:
             return method
+        if isinstance(self.gate, Edge):
+            return Gated(Source(model, adapter), method, self.gate)
         return Gated(observer(self.gate.of, model, adapter), method, self.gate)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
-        return f"{self.method}({settings})" + (
-            "" if self.gate is None else f", gated by {self.gate.of}"
-        )
+        name = f"{self.method}({settings})"
+        if self.gate is None:
+            return name
+        return f"{name}, gated by {'answer' if isinstance(self.gate, Edge) else self.gate.of}"
 
     def describe(self) -> dict[str, Any]:
         """This candidate as JSON, from which `from_description` makes it again."""
@@ -90,12 +105,11 @@ class Candidate:
             >>> Candidate.from_description(gated.describe()) == gated
             True
         """
-        gate = description.get("gate")
-        return cls(
-            str(description["method"]),
-            dict(description["settings"]),
-            None if gate is None else Gate(**gate),
-        )
+        told = description.get("gate")
+        gate: Gate | Edge | None = None
+        if told is not None:
+            gate = Edge(**told) if "high" in told else Gate(**told)
+        return cls(str(description["method"]), dict(description["settings"]), gate)
 
 
 def observer(of: Sign, model: nn.Module, adapter: Adapter) -> Method:

@@ -7,9 +7,10 @@ labels may lie beyond all that was seen, on a tail of the labels that a second n
 trained without. A candidate must gain there by more than chance and by 2 %, and harm nowhere by
 more than 1 %, on a single shift: beyond chance. If none does, doing nothing is the choice.
 
-Each is tried on all batches, and on those alone whose idempotence error, or whose batch norms'
-statistics, are unusual: what helps under shift at some cost on usual data passes with such a gate,
-and a choice with one comes first.
+Each is tried on all batches, and with gates (`it3_core.gating`): on those batches alone whose
+idempotence error, or whose batch norms' statistics, are unusual, and where there is a tail, on
+answers at the edge of what was trained. What helps under shift at some cost on usual data passes
+with such a gate, and a choice with one comes first.
 """
 
 from __future__ import annotations
@@ -25,25 +26,21 @@ from torch import Tensor, nn
 
 from it3_core.adapters import Adapter
 from it3_core.batching import batches, count
-from it3_core.candidates import CARRYING, Candidate, default_candidates, observer
+from it3_core.candidates import CARRYING, Candidate, default_candidates
 from it3_core.errors import IT3Error
-from it3_core.methods import Adaptation, Drifted, Gate, Method, Source
-from it3_core.methods.gated import Sign
-from it3_core.norms import has_batch_norm
+from it3_core.gating import Picking, Trial, pickings
+from it3_core.methods import Edge, Gate, Method, Source
 from it3_core.progress import Progress
 
 __all__ = ["Tail", "Tuning", "split_tail", "tune"]
 
 _TAIL = "label tail"
 _RESAMPLES = 2000  # for the margin of chance
+_WITNESSES = 3  # networks that must gain on the tail, where nothing else tells of a gain
 
 
-class Tail(NamedTuple):
+class Tail(Trial):
     """A network like the one to tune, trained without a tail of the labels, and that tail."""
-
-    model: nn.Module
-    x: Any
-    y: Tensor
 
 
 class Tried(NamedTuple):
@@ -56,7 +53,9 @@ class Tried(NamedTuple):
     gain: float
     uncertainty: float
     groups: list[Tensor]
-    """Changes row by row: of the shifts together, and of the tail."""
+    """Changes row by row: of the shifts together, and of the tails together."""
+    tails: list[Tensor]
+    """Of each tail alone."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def tune(
     y: Tensor,
     *,
     shifts: Mapping[str, Callable[[Any], Any]],
-    tail: Tail | None = None,
+    tail: Tail | Sequence[Tail] | None = None,
     candidates: Sequence[Candidate] | None = None,
     batch_size: int = 32,
     worth: float = 0.02,
@@ -131,9 +130,12 @@ def tune(
     candidates, and by `worth`; under the shifts alone too, since a tail is another network's. Gains
     that are real but tiny are of these shifts, and hardly of those to come. It may raise the
     error by `harm` on clean data and on the tail, and under no shift by more beyond chance. Among
-    those, the one that gains most. Each is tried for all batches, and for unusual ones alone
-    (`Gated`), which is preferred: usual batches then stay as they are, whatever else would come of
-    them.
+    those, the one that gains most. Each is tried for all batches, and for what is unusual alone
+    (`Gated`), which is preferred: what is usual then stays as it is, whatever else would come of
+    it. Of gates on batches that are level, the one on the drift is.
+
+    An answer at the edge of what was trained (`Edge`) is rare under shifts of the inputs: there, a
+    gain on the tails of three networks, by more than chance and by `worth` on each, is enough.
 
     Args:
         model: the conditioned and trained network.
@@ -142,14 +144,15 @@ def tune(
         y: their labels.
         shifts: what might happen to inputs, by name: each takes `x` and returns it shifted. Each
             is applied once, so that all candidates see the same inputs.
-        tail: for regression, see `Tail` and `split_tail`.
+        tail: for regression, see `Tail` and `split_tail`; or several networks' of the same rows.
         candidates: what to try; by default `default_candidates(model)`.
         batch_size: how many instances come together at test time.
         worth: the gain that is asked for at least, as a share of the source's error.
         harm: the loss that is allowed on any trial, as a share of the source's error.
         confidence: of the gain.
-        false_alarms: share of usual batches that a gate may adapt; None tries no gates, for methods
-            whose answer to a row must not depend on its neighbours.
+        false_alarms: share of usual batches that a gate may adapt, and on each side half of it of
+            usual answers; None tries no gates, for methods whose answer to a row must not depend
+            on its neighbours.
         progress: whether to show on standard error how far it is.
 
     Example:
@@ -169,16 +172,19 @@ def tune(
         raise IT3Error(f"there are {count(x)} inputs to tune on but {len(y)} labels")
     if len(y) < 8:
         raise IT3Error(f"tuning on {len(y)} rows would choose by chance: hold out at least 8")
-    if not shifts and tail is None:
+    if not shifts and not tail:
         raise IT3Error("name at least one shift to tune for, or give a label tail")
     if "clean" in shifts or _TAIL in shifts:
         raise IT3Error('"clean" and "label tail" are names of trials of their own')
+    tails = [] if tail is None else [tail] if isinstance(tail, Tail) else list(tail)
+    if len({len(one.y) for one in tails}) > 1:
+        raise IT3Error("the tails are of different rows: give every network the same")
     tries = list(default_candidates(model) if candidates is None else candidates)
-    trials = {"clean": (model, x, y)}
+    trials = {"clean": Trial(model, x, y)}
     for name, shift in shifts.items():
-        trials[name] = (model, shift(x), y)
-    if tail is not None:
-        trials[_TAIL] = tail
+        trials[name] = Trial(model, shift(x), y)
+    beyond = [_TAIL if number == 0 else f"{_TAIL} {number + 1}" for number in range(len(tails))]
+    trials |= dict(zip(beyond, tails, strict=True))
     bar = Progress(len(trials) * (len(tries) + 1), "tune", progress)
     base = {
         name: _errors(Source(trial[0], adapter), adapter, *trial[1:], batch_size)
@@ -187,12 +193,9 @@ def tune(
     for name, errors in base.items():
         if not bool(torch.isfinite(errors).all()):
             raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
-    gates: list[tuple[Gate, dict[str, Tensor]]] = []
+    gates: list[Picking] = []
     if false_alarms is not None:
-        # The cheaper one first: it is taken where both are as good.
-        signs: list[Sign] = ["drift", "error"] if has_batch_norm(model) else ["error"]
-        found = [_gate(sign, trials, adapter, batch_size, false_alarms) for sign in signs]
-        gates = [one for one in found if one is not None]
+        gates = list(pickings(trials, beyond, adapter, batch_size, false_alarms))
     # A share of almost nothing means nothing: no scale below a hundredth of the largest.
     largest = max(float(errors.mean()) for errors in base.values())
     results: list[Tried] = []
@@ -204,12 +207,12 @@ def tune(
             scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
             relative[name] = (errors - base[name]) / scale
             bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
-        results.append(_tried(candidate, relative, confidence))
+        results.append(_tried(candidate, relative, beyond, confidence))
         if candidate.gate is not None or candidate.method in CARRYING:
             continue
-        for gate, unusual in gates:
-            some = {name: change.where(unusual[name], 0.0) for name, change in relative.items()}
-            results.append(_tried(replace(candidate, gate=gate), some, confidence))
+        for gate, picked in gates:
+            some = {name: change.where(picked[name], 0.0) for name, change in relative.items()}
+            results.append(_tried(replace(candidate, gate=gate), some, beyond, confidence))
     bar.close()
     return _chosen(results, worth, harm, confidence)
 
@@ -262,46 +265,15 @@ def _errors(method: Method, adapter: Adapter, x: Any, y: Tensor, size: int) -> T
     return torch.where(errors.isnan(), float("inf"), errors)
 
 
-def _gate(
-    of: Sign,
-    trials: Mapping[str, tuple[nn.Module, Any, Tensor]],
-    adapter: Adapter,
-    size: int,
-    false_alarms: float,
-) -> tuple[Gate, dict[str, Tensor]] | None:
-    """A gate, and per trial the rows that it opens for; None where something is not finite."""
-    x = trials["clean"][1]
-    gates: dict[nn.Module, Gate] = {}  # a tail's network has usual errors of its own
-    unusual = {}
-    for name, (network, inputs, _) in trials.items():
-        source = observer(of, network, adapter)
-        if network not in gates:
-            usual = torch.cat([_alone(source(part)) for part in batches(x, size)])
-            if not bool(torch.isfinite(usual).all()):
-                return None
-            gates[network] = Gate.fit(usual, false_alarms, of)
-        gate, opened = gates[network], []
-        for part in batches(inputs, size):
-            opens = gate.opens(gate.looks_at(source(part)))
-            opened.append(torch.full((count(part),), opens))
-        unusual[name] = torch.cat(opened)
-    return gates[trials["clean"][0]], unusual
-
-
-def _alone(answer: Adaptation) -> Tensor:
-    """What a gate looks at, of each instance alone, in double precision."""
-    found = answer.each if isinstance(answer, Drifted) else answer.error_before
-    return found.double().cpu()
-
-
-def _tried(candidate: Candidate, relative: dict[str, Tensor], confidence: float) -> Tried:
+def _tried(
+    candidate: Candidate, relative: dict[str, Tensor], beyond: Sequence[str], confidence: float
+) -> Tried:
     changes = {name: float(change.mean()) for name, change in relative.items()}
     # The same rows are in all shifts, so they are averaged row by row before their spread is
-    # taken; the tail has other rows, and weighs as much.
-    shifted = {name: c for name, c in relative.items() if name not in ("clean", _TAIL)}
-    groups = [torch.stack(list(shifted.values())).mean(0)] if shifted else []
-    if _TAIL in relative:
-        groups.append(relative[_TAIL])
+    # taken, and so are those of the tails, which have other rows, and weigh as much.
+    shifted = {name: c for name, c in relative.items() if name not in ("clean", *beyond)}
+    tails = [relative[name] for name in beyond]
+    groups = [torch.stack(rows).mean(0) for rows in (list(shifted.values()), tails) if rows]
     gain = -sum(float(group.mean()) for group in groups) / len(groups)
     variance = sum(_uncertainty(group) ** 2 for group in groups)
     z = statistics.NormalDist().inv_cdf(confidence)
@@ -310,7 +282,7 @@ def _tried(candidate: Candidate, relative: dict[str, Tensor], confidence: float)
         change - chance.get(name, 0.0) if math.isfinite(change) else math.inf
         for name, change in changes.items()
     )
-    return Tried(candidate, changes, harm, gain, variance**0.5 / len(groups), groups)
+    return Tried(candidate, changes, harm, gain, variance**0.5 / len(groups), groups, tails)
 
 
 def _uncertainty(changes: Tensor) -> float:
@@ -336,7 +308,7 @@ def _chosen(results: list[Tried], worth: float, harm: float, confidence: float) 
     if good:
         # What the network knows is better left alone, where that can be had.
         gated = [one for one in good if one.candidate.gate is not None]
-        best = max(gated or good, key=lambda one: one.gain)
+        best = _surest(max(gated or good, key=lambda one: one.gain), gated, confidence)
         margin = sigmas * best.uncertainty
         reason = (
             f"{best.candidate!r}: on held-out training data it lowers the error by "
@@ -375,11 +347,40 @@ def _gains(tried: Tried, sigmas: float, worth: float) -> bool:
     """Beyond chance and enough: on the whole, and under the shifts alone, where there are any.
 
     The tail is another network's, and a step that helps one network can harm the next: what is
-    seen there alone is not enough.
+    seen there alone is not enough, but for answers at the edge, and seen by several.
     """
-    own = tried.groups[0]
-    on_the_whole = tried.gain > max(worth, sigmas * tried.uncertainty)
-    return on_the_whole and -float(own.mean()) > max(worth, sigmas * _uncertainty(own))
+
+    def enough(rows: Tensor) -> bool:
+        return -float(rows.mean()) > max(worth, sigmas * _uncertainty(rows))
+
+    if tried.gain <= max(worth, sigmas * tried.uncertainty):
+        return False
+    if isinstance(tried.candidate.gate, Edge) and len(tried.tails) >= _WITNESSES:
+        return all(map(enough, tried.tails))
+    return enough(tried.groups[0])
+
+
+def _surest(best: Tried, gated: Sequence[Tried], confidence: float) -> Tried:
+    """The best, or where its gate looks at errors, one by drift that is not behind beyond chance.
+
+    A few held-out rows hardly tell the two gates apart, and where both were compared on many, the
+    drift found every shifted batch that the error found, and others (docs/experiments.md).
+    """
+    if not isinstance(best.candidate.gate, Gate) or best.candidate.gate.of == "drift":
+        return best
+    z = statistics.NormalDist().inv_cdf(confidence)
+
+    def level(one: Tried) -> bool:
+        gaps = [mine - best_s for mine, best_s in zip(one.groups, best.groups, strict=True)]
+        chance = math.hypot(*map(_uncertainty, gaps)) / len(gaps)
+        return best.gain - one.gain <= z * chance
+
+    drifting = [
+        one
+        for one in gated
+        if isinstance(one.candidate.gate, Gate) and one.candidate.gate.of == "drift" and level(one)
+    ]
+    return max(drifting, key=lambda one: one.gain, default=best)
 
 
 def _sigmas(results: list[Tried], confidence: float) -> float:

@@ -2,7 +2,7 @@
 
 `model.safetensors` holds the weights, the adapter, trust, tuning and ActMAD's activations;
 `history.json` how training went; `data_card.json` what it was trained on. `training.safetensors`
-and `tail.safetensors` are where a killed training goes on from.
+and the three `tail*.safetensors` are where a killed training goes on from.
 """
 
 from __future__ import annotations

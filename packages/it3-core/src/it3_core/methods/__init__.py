@@ -4,7 +4,7 @@ from it3_core.methods.actmad import Activations, ActMAD
 from it3_core.methods.answer_step import AnswerStep
 from it3_core.methods.base import Adaptation, Method
 from it3_core.methods.drift import Drift, Drifted
-from it3_core.methods.gated import Gate, Gated
+from it3_core.methods.gated import Edge, Gate, Gated
 from it3_core.methods.it3 import IT3
 from it3_core.methods.online import OnlineIT3
 from it3_core.methods.source import Source
@@ -17,6 +17,7 @@ __all__ = [
     "AnswerStep",
     "Drift",
     "Drifted",
+    "Edge",
     "Gate",
     "Gated",
     "Method",

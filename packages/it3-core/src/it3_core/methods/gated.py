@@ -1,4 +1,4 @@
-"""Gated: adapts the unusual batches, and leaves the others alone."""
+"""Gated: adapts what is unusual, and leaves the rest alone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from it3_core.errors import IT3Error
 from it3_core.methods.base import Adaptation, Method
 from it3_core.methods.drift import Drifted
 
-__all__ = ["Gate", "Gated", "Sign"]
+__all__ = ["Edge", "Gate", "Gated", "Sign"]
 
 Sign = Literal["error", "drift"]
 """What gives an unusual batch away: its idempotence errors, or its statistics."""
@@ -82,21 +83,80 @@ class Gate:
             return answer.drift
         raise IT3Error("a gate on the drift needs `Drift` for its source")
 
+    def picks(self, answer: Adaptation) -> Tensor:
+        """The instances to adapt: all of an unusual batch, none of a usual one."""
+        opens = self.opens(self.looks_at(answer))
+        return torch.full((len(answer.initial),), opens, device=answer.initial.device)
+
     def describe(self) -> dict[str, Any]:
         """This gate as JSON."""
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Edge:
+    """Which answers lie at the edge of what was trained: each instance by its own first answer.
+
+    A network that is asked about labels beyond all that it was trained on answers from the edge of
+    those: it does not go further by itself, but it goes that far. For one number an instance.
+
+    Args:
+        low: answers below are adapted; None adapts none there.
+        high: answers above are.
+
+    Example:
+        >>> import torch
+        >>> Edge.fit(torch.arange(100.0), 0.1, upper=True)
+        Edge(low=None, high=89.1...)
+    """
+
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        for limit in (self.low, self.high):
+            if limit is not None and not math.isfinite(limit):
+                raise IT3Error(f"an edge is a finite number, or None, not {limit}")
+
+    @classmethod
+    def fit(
+        cls, answers: Tensor, share: float, *, lower: bool = False, upper: bool = False
+    ) -> Edge:
+        """The edge, on these sides, that so large a share of usual answers lies beyond."""
+        if not 0 <= share < 0.5:
+            raise IT3Error(f"share is from 0 to below a half, not {share}")
+        if answers.numel() < 2:
+            raise IT3Error("an edge needs at least two answers to know what is usual")
+        known = answers.detach().double().flatten()
+        return cls(
+            float(known.quantile(share)) if lower else None,
+            float(known.quantile(1 - share)) if upper else None,
+        )
+
+    def picks(self, answer: Adaptation) -> Tensor:
+        """The instances to adapt: those whose first answer lies beyond."""
+        first = answer.initial
+        if first.numel() != len(first):
+            raise IT3Error("an edge is of one number an instance, and the network answers several")
+        rows = first.detach().flatten()
+        below = rows < (-math.inf if self.low is None else self.low)
+        return below | (rows > (math.inf if self.high is None else self.high))
+
+    def describe(self) -> dict[str, Any]:
+        """This edge as JSON."""
+        return asdict(self)
+
+
 class Gated:
-    """Asks `method` about unusual batches, and answers the others as `source` does.
+    """Asks `method` about what is unusual, and answers the rest as `source` does.
 
     So a method that helps under shift and costs a little on what the network knows, as batch
     statistics of few images do, costs next to nothing there: it runs for one usual batch in ten.
 
     Args:
-        source: answers usual batches, and whose answers the gate looks at: `Source`, or `Drift`.
-        method: answers unusual ones.
-        gate: tells them apart.
+        source: answers what is usual, and whose answers the gate looks at: `Source`, or `Drift`.
+        method: answers what is not; it is given the whole batch.
+        gate: tells them apart: a `Gate` batch by batch, an `Edge` instance by instance.
 
     Example:
         >>> import torch
@@ -111,23 +171,25 @@ class Gated:
         True
     """
 
-    def __init__(self, source: Method, method: Method, gate: Gate) -> None:
+    def __init__(self, source: Method, method: Method, gate: Gate | Edge) -> None:
         self.source = source
         self.method = method
         self.gate = gate
 
     def __call__(self, x: Any) -> Adaptation:
         first = self.source(x)
-        if not self.gate.opens(self.gate.looks_at(first)):
+        picked = self.gate.picks(first)
+        if not bool(picked.any()):
             return first
         answer = self.method(x)
+        rows = picked.view(-1, *[1] * (first.initial.dim() - 1))
         return Adaptation(
-            answer.prediction,
+            torch.where(rows, answer.prediction, first.initial),
             first.initial,
             answer.steps,
             answer.fallback,
             before=lambda: first.error_before,
-            after=lambda: answer.error_after,
+            after=lambda: torch.where(picked, answer.error_after, first.error_before),
         )
 
     def reset(self) -> None:
