@@ -178,13 +178,13 @@ def _images(
             settings,
             about={"data": data},
             vanilla=True,
-            tuned={16: 128, 64: 192} if drawn else place.of(None, {16: 256, 64: 512}, None),
+            tuned={16: 128, 64: 192} if drawn else place.of(None, {4: 256, 16: 256, 64: 512}, None),
             progress=place.progress,
         )
         found = evaluate_run(
             run,
             shifts,
-            batch_sizes=place.of((64,), (16, 64), (1, 16, 64)),
+            batch_sizes=place.of((64,), (4, 16, 64), (1, 4, 16, 64)),
             slow=place.preset == "full",
             progress=place.progress,
         )
