@@ -16,6 +16,7 @@ from it3_core import (
     AnswerStep,
     Classification,
     DenseMap,
+    IT3Error,
     IT3Warning,
     Regression,
     Source,
@@ -135,6 +136,9 @@ def test_zigzag_is_the_sum_of_both_passes() -> None:
     model = Fixed(a=0.5)
     # neutral: 1, 2 → squared errors 1, 0; with the label 2 given: 2, 3 → 0, 1
     assert zigzag_loss(model, adapter, x, y).item() == pytest.approx(0.5 + 0.5)
+    assert zigzag_loss(model, adapter, x, y, weight=0.5).item() == pytest.approx(0.5 + 0.25)
+    with pytest.raises(IT3Error, match="weight"):
+        zigzag_loss(model, adapter, x, y, weight=0.0)
     assert zigzag_loss(model, adapter, x, y, given=0.0).item() == pytest.approx(0.5)
     assert zigzag_loss(model, adapter, x, y, given=1.0).item() == pytest.approx(0.5)
     # own answers 1, 2 given: 1.5, 3 → 0.25, 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -25,9 +26,10 @@ def zigzag_loss(
     given: float | None = None,
     second: SecondSignal = "label",
     noise: float = 0.1,
+    weight: float = 1.0,
     together: bool = False,
 ) -> Tensor:
-    """L_train = ‖f(x, neutral) − y‖ + ‖f(x, encode(y)) − y‖, with the task's own loss as ‖·‖.
+    """L_train = ‖f(x, neutral) − y‖ + w ‖f(x, encode(y)) − y‖, with the task's own loss as ‖·‖.
 
     Args:
         model: the conditioned network, called as `model(x, signal)`.
@@ -41,6 +43,8 @@ def zigzag_loss(
             `"own"` prediction, detached (recursive training), or `"mixed"`: for each instance
             the label or its own, at even odds.
         noise: how noisy a noisy label is, see the adapter's `perturb`.
+        weight: of the second pass, where both are run: 1 is the paper's; a smaller one leaves more
+            of a small network to the first answer.
         together: run both passes at once, and what lies below the layer where the signal enters
             once for both: see `Conditioned.several` for what it asks of the network.
 
@@ -58,16 +62,18 @@ def zigzag_loss(
     neutral = adapter.neutral(x)
     if given is not None and not 0 <= given <= 1:
         raise IT3Error(f"given is a probability from 0 to 1, or None for both passes, not {given}")
+    if not 0 < weight < math.inf:
+        raise IT3Error(f"weight is a positive number, not {weight}")
     if given is None and together and isinstance(model, Conditioned):
         own = _own_answer(model, adapter, x, neutral, second)
         signal = _second_signal(adapter, second, y, own, noise)
         first, output = model.several(x, neutral, signal.to(neutral))
-        return (adapter.loss(first, y) + adapter.loss(output, y)).mean()
+        return (adapter.loss(first, y) + weight * adapter.loss(output, y)).mean()
     if given is None:
         first = model(x, neutral)
         signal = _second_signal(adapter, second, y, first, noise)
         output = model(x, signal.to(neutral))
-        return (adapter.loss(first, y) + adapter.loss(output, y)).mean()
+        return (adapter.loss(first, y) + weight * adapter.loss(output, y)).mean()
     own = _own_answer(model, adapter, x, neutral, second)
     signal = _second_signal(adapter, second, y, own, noise).to(neutral)
     told = torch.rand(len(signal), *[1] * (signal.dim() - 1), device=signal.device) < given

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from it3_aero.learning.task import NetworkSettings
 from it3_core import Adapter, Conditioned, IT3Error, Regression, condition, zigzag_loss
 
-__all__ = ["GraphNet", "build", "zigzag"]
+__all__ = ["SECOND", "GraphNet", "build", "zigzag"]
+
+SECOND = 1 / 3
+"""What the second pass weighs in training: the authors give one wing in four its answer."""
 
 _ENTRANCES: dict[str, str] = {"head": "trunk", "nodes": "trunk.encode"}
 
@@ -72,7 +75,9 @@ def build(
     )
 
 
-def zigzag(model: nn.Module, adapter: Adapter, x: Any, y: Tensor) -> Tensor:
+def zigzag(
+    model: nn.Module, adapter: Adapter, x: Any, y: Tensor, *, weight: float = SECOND
+) -> Tensor:
     """`zigzag_loss`, for half its cost where the signal enters at the head.
 
     What comes before the head is the same for both passes, so it is run once.
@@ -82,15 +87,16 @@ def zigzag(model: nn.Module, adapter: Adapter, x: Any, y: Tensor) -> Tensor:
         >>> from it3_aero.wings.network import OutlineTrunk
         >>> adapter, x, y = Regression(40.0, 10.0), torch.rand(3, 20, 2), torch.rand(3) * 60
         >>> net = build(OutlineTrunk, NetworkSettings(layers=2, channels=4), adapter)
-        >>> bool(torch.isclose(zigzag(net, adapter, x, y), zigzag_loss(net, adapter, x, y)))
+        >>> whole = zigzag_loss(net, adapter, x, y, weight=SECOND)
+        >>> bool(torch.isclose(zigzag(net, adapter, x, y), whole))
         True
     """
     if not (isinstance(model, Conditioned) and isinstance(model.model, GraphNet)):
         raise IT3Error("this loss is for networks of `build`: use it3_core.zigzag_loss")
     if model.layer != _ENTRANCES["head"] or model.embed is None:
-        return zigzag_loss(model, adapter, x, y)
+        return zigzag_loss(model, adapter, x, y, weight=weight)
     net = model.model
     features = net.trunk.forward(x)  # not a call: that would add a signal to what it returns
     first = net.head(features + model.embed(adapter.neutral(x)))
     second = net.head(features + model.embed(adapter.encode(y)))
-    return (adapter.loss(first, y) + adapter.loss(second, y)).mean()
+    return (adapter.loss(first, y) + weight * adapter.loss(second, y)).mean()
