@@ -13,7 +13,7 @@ from it3_vision.trials import candidates, trials
 
 __all__ = ["BATCHES", "choose"]
 
-BATCHES: dict[int, int] = {1: 128, 4: 256, 16: 256, 64: 512}
+BATCHES: dict[int, int] = {1: 128, 4: 128, 16: 256, 64: 512}
 """The batch sizes that are tuned for, and the number of held-out images to do it with."""
 
 HARM = 0.01
