@@ -66,8 +66,8 @@ def common(run: TrainedRun[Any], batch_size: int, fewest: int = 9) -> Lineup:
     Args:
         run: the trained network.
         batch_size: how many images come together.
-        fewest: below so many images "batch statistics" means blended ones for every method,
-            since a handful of images has none of its own to speak of.
+        fewest: below so many images every method "on batch statistics" is on blended ones, since a
+            handful of images has none of its own to speak of: the line of that name shows it.
     """
     model, adapter = run.model, run.adapter
     norm = norm_for(run, batch_size, fewest)
@@ -75,7 +75,7 @@ def common(run: TrainedRun[Any], batch_size: int, fewest: int = 9) -> Lineup:
     found = Lineup({}, {})
     found.add("source", Source(model, adapter), "f(x, neutral)")
     found.add("second pass", AnswerStep(model, adapter, alpha=1.0), "F(x, y0)")
-    if norm == "batch":
+    if norm == "batch" or (statistics and batch_size > 1):
         found.add("batch statistics", BatchNormStats(model, adapter), "of the batch alone")
     if statistics:
         blended = BatchNormStats(model, adapter, prior=PRIOR)
