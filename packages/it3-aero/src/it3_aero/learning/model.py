@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from it3_aero import __version__
-from it3_aero.learning.network import SECOND, build, zigzag
+from it3_aero.learning.network import build, zigzag
 from it3_aero.learning.runs import FORMAT, Run, load_run
 from it3_aero.learning.shapes import Shapes, named_tensors
 from it3_aero.learning.task import NetworkSettings, Recipe, Task
@@ -40,8 +40,6 @@ HELD_OUT = 0.15
 
 TAILS = 3
 """Networks that are trained without a tail of the labels: a gain of one alone can mislead."""
-
-_LOSS = partial(zigzag, weight=SECOND)  # its weight is told, so that checkpoints know of it
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def train(
         "preset": training.preset,
         "seed": training.seed,
         "epochs": recipe.epochs,
-        "second pass weighs": SECOND,
+        "second": recipe.second,
         "nodes": _nodes(shapes.x),
         "shapes": digest({**named_tensors(shapes.x), "y": shapes.y}, {})[:16],
     }
@@ -199,7 +197,7 @@ def _fit(
     held_out: Shapes,
     checkpoint: Path,
     epochs: int | None = None,
-    loss: Callable[..., Tensor] = _LOSS,
+    loss: Callable[..., Tensor] | None = None,
     progress: bool = True,
 ) -> tuple[Conditioned, History]:
     with torch.random.fork_rng([]):
@@ -215,7 +213,7 @@ def _fit(
         lr=recipe.lr,
         schedule="cosine",
         clip=1.0,
-        loss=loss,
+        loss=loss or partial(zigzag, weight=recipe.second),
         checkpoint=checkpoint,
         seed=seed,
         progress=progress,

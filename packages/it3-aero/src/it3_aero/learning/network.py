@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from it3_aero.learning.task import NetworkSettings
 from it3_core import Adapter, Conditioned, IT3Error, Regression, condition, zigzag_loss
 
-__all__ = ["SECOND", "GraphNet", "build", "zigzag"]
-
-SECOND = 1 / 3
-"""What the second pass weighs in training: the authors give one wing in four its answer."""
+__all__ = ["GraphNet", "build", "zigzag"]
 
 _ENTRANCES: dict[str, str] = {"head": "trunk", "nodes": "trunk.encode"}
 
@@ -75,9 +72,7 @@ def build(
     )
 
 
-def zigzag(
-    model: nn.Module, adapter: Adapter, x: Any, y: Tensor, *, weight: float = SECOND
-) -> Tensor:
+def zigzag(model: nn.Module, adapter: Adapter, x: Any, y: Tensor, *, weight: float = 1.0) -> Tensor:
     """`zigzag_loss`, for half its cost where the signal enters at the head.
 
     What comes before the head is the same for both passes, so it is run once.
@@ -87,8 +82,8 @@ def zigzag(
         >>> from it3_aero.wings.network import OutlineTrunk
         >>> adapter, x, y = Regression(40.0, 10.0), torch.rand(3, 20, 2), torch.rand(3) * 60
         >>> net = build(OutlineTrunk, NetworkSettings(layers=2, channels=4), adapter)
-        >>> whole = zigzag_loss(net, adapter, x, y, weight=SECOND)
-        >>> bool(torch.isclose(zigzag(net, adapter, x, y), whole))
+        >>> whole = zigzag_loss(net, adapter, x, y, weight=0.5)
+        >>> bool(torch.isclose(zigzag(net, adapter, x, y, weight=0.5), whole))
         True
     """
     if not (isinstance(model, Conditioned) and isinstance(model.model, GraphNet)):

@@ -103,6 +103,7 @@ class Recipe:
         epochs: at most.
         lr: Adam's rate at first.
         batch_size: of a step; None takes 32, or 64 from 800 shapes on.
+        second: what the second pass weighs in the loss; 1 is the paper's.
 
     Example:
         >>> Recipe(NetworkSettings(), epochs=40).lr
@@ -113,6 +114,7 @@ class Recipe:
     epochs: int
     lr: float = 3e-3
     batch_size: int | None = None
+    second: float = 1.0
 
 
 @dataclass(frozen=True)
