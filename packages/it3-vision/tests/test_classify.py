@@ -228,7 +228,7 @@ class TestTraining:
 
     def test_a_device_that_is_not_there(self, tmp_path: Path) -> None:
         for name in ("toaster", "cuda:99"):
-            with pytest.raises(IT3Error, match=f"can't train on '{name}': "):
+            with pytest.raises(IT3Error, match=f"can't compute on '{name}': "):
                 train(squares(240), tmp_path, TINY, device=name, progress=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -80,7 +81,7 @@ class TestTrain:
             (["--network", "vgg"], "there is no network 'vgg': take dla, resnet18"),
             (["--layer", "level9"], "the network has no layer 'level9'; did you mean"),
             (["--lr", "nan"], "lr"),
-            (["--device", "toaster"], "can't train on 'toaster': "),
+            (["--device", "toaster"], "can't compute on 'toaster': "),
             (["--split", "val"], "is not divided by split: leave split='val' out"),
             (["--weights", "gone.pth"], "gone.pth may hold pickled code"),
             (["--weights", "gone.safetensors"], "there is no file gone.safetensors"),
@@ -134,6 +135,7 @@ class TestEvaluate:
             (["--only", "Tant"], "no method is called Tant: take source; second pass"),
             (["--corrupted", "nowhere"], "nowhere does not exist"),
             (["--split", "val"], "is not divided by split"),
+            (["--device", "cuda:99"], "can't compute on 'cuda:99': "),
         ],
     )
     def test_options(
@@ -270,6 +272,13 @@ class TestPredict:
         assert not told.err
         assert main(["classify", "predict", str(run)]) == 2
         assert "IMAGES" in capsys.readouterr().err
+
+    def test_a_device_that_is_not_there(
+        self, run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        image = next((data / "cat").iterdir())
+        told = refused(capsys, "classify", "predict", run, image, "--device", "cuda:99")
+        assert re.search(r"can't compute on 'cuda:99': .*; take cpu$", told)
 
 
 def test_a_real_process(run: Path, data: Path) -> None:
