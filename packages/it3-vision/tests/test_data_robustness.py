@@ -62,6 +62,10 @@ def only(pixels):
         ("I;16", 257 * 200, "png", (200,) * 3),
         ("I;16", 257 * 200, "tiff", (200,) * 3),
         ("I", 65535, "tiff", (255,) * 3),
+        ("I", 200, "tiff", (200,) * 3),
+        ("F", 0.8, "tiff", (204,) * 3),
+        ("F", 200.4, "tiff", (200,) * 3),
+        ("F", 257 * 200, "tiff", (200,) * 3),
     ],
 )
 def test_every_kind_of_pixel_becomes_rgb(mode, colour, kind, expected):
@@ -88,6 +92,11 @@ def test_16_bits_in_colour():
     raw = b"\0" + struct.pack(">3H", 257 * 10, 257 * 20, 65535)
     chunks = [(b"IHDR", struct.pack(">2I5B", 1, 1, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(raw))]
     assert only(read_image(png(*chunks))) == (10, 20, 255)
+
+
+def test_16_bits_of_small_values_are_dark_and_not_taken_for_8():
+    assert only(read_image(saved(Image.new("I;16", (4, 4), 255), "tiff"))) == (1, 1, 1)
+    assert only(read_image(b"P5 1 1 65535\n" + struct.pack(">H", 255))) == (1, 1, 1)
 
 
 def png(*chunks):
@@ -147,8 +156,9 @@ BAD = {
     "cut.jpg": (JPEG[: len(JPEG) // 2], "is damaged .*truncated"),
     "cut.png": (GOOD[:-40], "is damaged"),
     "empty.jpg": (b"", r"is empty \(0 bytes\)"),
-    "float.tiff": (saved(Image.new("F", (4, 4), 0.5), "tiff"), "floating-point"),
+    "float.tiff": (saved(Image.new("F", (4, 4), -0.5), "tiff"), "32-bit pixels from -0.5"),
     "header.jpg": (JPEG[:30], "damaged"),
+    "nan.tiff": (saved(Image.new("F", (4, 4), float("nan")), "tiff"), "32-bit pixels from nan"),
     "script.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
     "text.png": (b"this is a text\n", "not an image of a known kind"),
     "wide.tiff": (saved(Image.new("I", (4, 4), 1 << 20), "tiff"), "32-bit"),
@@ -188,7 +198,7 @@ def test_bad_files_do_not_end_a_run(tmp_path, packed):
     assert (list(loaded.names), loaded.labels.tolist()) == (["a/good.png", "b/good.jpg"], [0, 1])
     assert np.array_equal(loaded.pixels(), sound.pixels(6))
     assert len(problems) == len(BAD)
-    with pytest.warns(IT3Warning, match="10 of 12 images can't be read and are left out: a/bomb"):
+    with pytest.warns(IT3Warning, match="11 of 13 images can't be read and are left out: a/bomb"):
         assert images.pixels(6).shape == (2, 6, 6, 3)
     with pytest.raises(BadImage, match=r"a/bomb\.png has 50000"):
         images.batch([0, 10], size=6)

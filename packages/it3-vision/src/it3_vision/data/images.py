@@ -96,8 +96,9 @@ def read_image(
     """One image as (H, W, 3) RGB of uint8, whatever the file holds.
 
     Greyscale, palette and CMYK become RGB, 16 bits are scaled to 8, transparency is laid over
-    white, EXIF's rotation is applied, and of an animation the first frame is taken. What can't
-    be read raises `BadImage`.
+    white, EXIF's rotation is applied, and of an animation the first frame is taken. In 32 bits,
+    white is the first of 1 (floats only), 255 and 65535 that no pixel exceeds. What can't be
+    read raises `BadImage`.
 
     Args:
         source: a file, or the bytes of one.
@@ -146,7 +147,10 @@ def _read(file: IO[bytes], name: str, most_pixels: int, smallest: int | None) ->
         if smallest is not None and image.format == "JPEG":
             image.draft(None, (2 * smallest, 2 * smallest))
         image.load()
-        return _rgb(_upright(image), name)
+        # Only a TIFF has more than 16 bits: in a PGM's or a PNG's mode I, white is 65535.
+        wide = image.mode == "F" or (image.mode == "I" and image.format == "TIFF")
+        image = _upright(image)
+        return _from_wide(np.asarray(image), name) if wide else _rgb(image)
     except BadImage:
         raise
     except MemoryError:
@@ -182,11 +186,9 @@ def _upright(image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _rgb(image: Image.Image, name: str) -> Pixels:
+def _rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I"):
-        return _from_integers(np.asarray(image), name)
-    if image.mode == "F":
-        raise BadImage(name, "holds floating-point pixels: store it with 8 or 16 bits a channel")
+        return _from_grey(np.asarray(image), 0xFFFF)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -195,10 +197,21 @@ def _rgb(image: Image.Image, name: str) -> Pixels:
     return np.array(image)  # a copy that may be written to
 
 
-def _from_integers(values: NDArray[Any], name: str) -> Pixels:
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise BadImage(name, "holds 32-bit pixels: store it with 8 or 16 bits a channel")
-    grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+def _from_wide(values: NDArray[Any], name: str) -> Pixels:
+    """32 bits mostly hold what was made in fewer: which, the largest value tells."""
+    whites = (1, 0xFF, 0xFFFF) if values.dtype.kind == "f" else (0xFF, 0xFFFF)
+    least, most = values.min(), values.max()  # not a number, if one of them is none
+    white = next((white for white in whites if 0 <= least and most <= white), None)
+    if white is None:
+        raise BadImage(
+            name,
+            f"holds 32-bit pixels from {least:g} to {most:g}: store it with 8 or 16 bits a channel",
+        )
+    return _from_grey(values, white)
+
+
+def _from_grey(values: NDArray[Any], white: int) -> Pixels:
+    grey = np.rint(values.astype(np.float32) * np.float32(255 / white)).astype(np.uint8)
     return np.repeat(grey[:, :, None], 3, axis=2)
 
 
