@@ -303,6 +303,14 @@ class TestEvaluation:
         assert "| IT³, batch statistics | 12 |" in table
         assert "| method | clean | fog | contrast | mean |" in table
 
+    def test_classes_without_test_images_are_named(self, found: Evaluation) -> None:
+        assert found.numbers["unmeasured"] == ""
+        dogs = ImageSet.from_array(np.zeros((9, 8, 8, 3), np.uint8), [3] * 9, list("abcd"))
+        said = "none of the 9 test images is of the classes a, b, c: their error is not measured"
+        assert Shifts(dogs).unmeasured() == said
+        many = ImageSet(dogs._source, [0] * 9, [f"class {row}" for row in range(100)])
+        assert "class 19, class 20 and 79 more: their" in Shifts(many).unmeasured()
+
     def test_every_row_that_was_promised(self, found: Evaluation) -> None:
         wanted = {"source", "second pass", "batch statistics", "blended statistics",
                   "IT³, source statistics", "IT³, batch statistics", "IT³ auto", "online IT³",

@@ -149,8 +149,9 @@ class TestEvaluate:
     def test_from_the_folder_to_the_page(
         self, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A class is missing, a file is empty, one is text: labels are right, the rest is used."""
+        """A class is empty, a file is empty, one is text: labels are right, the rest is used."""
         test = images(tmp_path / "test", 12, ("dog", "dog"))
+        (test / "cat").mkdir()
         (test / "dog" / "empty.png").write_bytes(b"")
         (test / "dog" / "text.png").write_text("no image")
         command = ["classify", "evaluate", str(run), "--data", str(test), "--out",
@@ -160,10 +161,14 @@ class TestEvaluate:
         assert main(command) == 0
         told = capsys.readouterr()
         assert told.err.count("left out: ") == 2
+        lost = "one of the 12 test images is of the class cat: its error is not measured"
+        assert f"{test}: n{lost}" in told.err.splitlines()
+        assert told.err.count("cat") == 1
         assert "| Tent | 4 |" in told.out
         page = (tmp_path / "e" / "report.html").read_text(encoding="utf-8")
         assert "--only &#x27;second pass; Tent&#x27;" in page
         assert "--no-slow" in page
+        assert f"N{lost}." in page
         lines = (tmp_path / "e" / "records.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
         assert {record["n"] for record in records} == {12}

@@ -23,6 +23,8 @@ CLEAN = "clean"
 
 Level = tuple[Tensor, Tensor]
 
+_FEW = 20  # names in a sentence
+
 
 @dataclass(frozen=True)
 class Shifts:
@@ -52,6 +54,26 @@ class Shifts:
     def __post_init__(self) -> None:
         if not self.corruptions or not self.severities:
             raise IT3Error("name at least one corruption and one severity")
+
+    def unmeasured(self) -> str:
+        """Which classes have no test image, in one sentence; empty if all have some.
+
+        Example:
+            >>> import numpy as np
+            >>> pixels = np.zeros((2, 8, 8, 3), np.uint8)
+            >>> Shifts(ImageSet.from_array(pixels, [0, 0], ["cat", "dog"])).unmeasured()
+            'none of the 2 test images is of the class dog: its error is not measured'
+        """
+        there = set(self.images.labels.tolist())
+        lost = [name for row, name in enumerate(self.images.classes) if row not in there]
+        if not lost:
+            return ""
+        what, whose = ("class", "its") if len(lost) == 1 else ("classes", "their")
+        more = f" and {len(lost) - _FEW} more" if len(lost) > _FEW else ""
+        return (
+            f"none of the {len(self.images):,} test images is of the {what} "
+            f"{', '.join(lost[:_FEW])}{more}: {whose} error is not measured"
+        )
 
     def names(self) -> list[str]:
         """The levels' names: severity by severity, in the benchmark's order."""
