@@ -838,8 +838,17 @@ def test_a_full_disk_is_one_sentence(folders: Path, tmp_path: Path) -> None:
 
 def test_two_images_never_share_a_file(folders: Path, tmp_path: Path) -> None:
     Image.fromarray(picture()).save(folders / "cat" / "two.bmp")
-    with pytest.raises(IT3Error, match=r"would both be written as cat/two\.png"):
-        corrupt_set(open_images(folders), tmp_path / "out", ["fog"], [5])
+    images = open_images(folders)
+    corrupt_set(images, tmp_path / "out", ["contrast"], [5])
+    made = open_images(tmp_path / "out", corruption="contrast", severity=5)
+    shapes = {name.split("/")[-1]: made.image(i).shape for i, name in enumerate(made.names[:4])}
+    assert shapes["two.bmp.png"] == picture().shape
+    assert shapes["two.png"] == (30, 20, 3)
+    corrupt_set(images.take([3]), tmp_path / "one", ["contrast"], [5])
+    assert "contrast/5/cat/two.png" in tree(tmp_path / "one")  # nothing beside it
+    Image.fromarray(picture()).save(folders / "cat" / "two.bmp.png")
+    with pytest.raises(IT3Error, match=r"would both be written as cat/two\.bmp\.png"):
+        corrupt_set(open_images(folders), tmp_path / "other", ["contrast"], [5])
 
 
 def test_bad_requests(tmp_path: Path) -> None:

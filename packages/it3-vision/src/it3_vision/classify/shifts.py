@@ -117,28 +117,35 @@ class Shifts:
             classes=self.images.classes,
         )
         places = {text: row for row, text in enumerate(_bare(found))}
+        # Of a.png and a.tif, `corrupt` writes the latter as a.tif.png.
+        ours = zip(_bare(self.images), _bare(self.images, suffix=True), strict=True)
         if len(places) < len(found):
             raise IT3Error(
                 f"{self.folder}: two images of {name!r} have the same name but for their suffix: "
                 f"rename one of them"
             )
         try:
-            rows = [places[text] for text in _bare(self.images)]
+            rows = [places[whole if whole in places else bare] for bare, whole in ours]
         except KeyError as problem:
             raise IT3Error(
                 f"{self.folder}: the images of {name!r} are not those of the clean set (there is "
                 f"no {problem}): corrupt the same images"
             ) from problem
+        if len(set(rows)) < len(rows):
+            raise IT3Error(
+                f"{self.folder}: an image of {name!r} fits two of the clean set, whose names differ "
+                f"by their suffix alone: corrupt the same images"
+            )
         if list(found.labels[rows]) != list(self.images.labels):
             raise IT3Error(f"{self.folder}: the labels of {name!r} are not those of the clean set")
         return found.take(rows)
 
 
-def _bare(images: ImageSet) -> list[str]:
+def _bare(images: ImageSet, suffix: bool = False) -> list[str]:
     """What corrupted images and the clean ones have in common.
 
-    Of files it is the class and what follows it, without the suffix, since bitmaps become PNGs;
-    of rows of an array their numbers.
+    Of files it is the class and what follows it, without the suffix, since bitmaps become PNGs,
+    or with it; of rows of an array their numbers.
     """
     found = []
     for text, label in zip(images.names, images.labels, strict=True):
@@ -149,5 +156,6 @@ def _bare(images: ImageSet) -> list[str]:
             continue
         # The last of that name: in fog/5/5 the first is a severity.
         inside = above[len(above) - above[::-1].index(folder) :] if folder in above else ()
-        found.append(str(PurePosixPath(folder, *inside, path.stem)))
+        last = path.name if suffix else path.stem
+        found.append(str(PurePosixPath(folder, *inside, last)))
     return found
