@@ -8,6 +8,7 @@ import json
 import math
 import os
 import resource
+import tarfile
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -39,7 +40,7 @@ from it3_vision.corruptions import (
 from it3_vision.corruptions.frost import texture
 from it3_vision.corruptions.sheet import main as draw_sheet
 from it3_vision.corruptions.sheet import specimen
-from it3_vision.data import open_images
+from it3_vision.data import corruptions, open_images, severities
 
 ALL = CORRUPTIONS + EXTRA
 BENCHMARKS: tuple[Benchmark, ...] = ("cifar", "imagenet")
@@ -698,6 +699,22 @@ def test_files_become_imagenet_c(folders: Path, tmp_path: Path) -> None:
         assert (out / "snow/2/dog/one.JPEG").read_bytes() == made.getvalue()
     again = open_images(out, corruption="snow", severity=2)
     assert (again.labels == clean.labels).all()
+
+
+def test_files_without_classes_are_read_back_without(folders: Path, tmp_path: Path) -> None:
+    loose, out = open_images(folders / "cat"), tmp_path / "out"
+    corrupt_set(loose, out, ["contrast", "pixelate"], [2, 5])
+    with tarfile.open(tmp_path / "out.tar", "w") as tar:
+        tar.add(out, "out")
+    for path in (out, tmp_path / "out.tar"):
+        assert (corruptions(path), severities(path)) == (["contrast", "pixelate"], [2, 5])
+        made = open_images(path, corruption="pixelate", severity=5)
+        assert [name[-4:] for name in made.names] == ["JPEG", ".png", ".png"]
+        assert (made.labels.tolist(), made.classes) == ([-1] * 3, ())
+    assert len(open_images(out / "contrast", severity=2)) == 3
+    assert open_images(out / "contrast" / "2").classes == ()
+    (out / "corruptions.json").unlink()  # it could be anything now
+    assert open_images(out).classes == ("contrast", "pixelate")
 
 
 def test_files_are_cut_to_a_size(folders: Path, tmp_path: Path) -> None:

@@ -89,11 +89,14 @@ def _split_folders(tree: Tree, at: Parts, wanted: object) -> list[str]:
 
 
 def levels(tree: Tree, at: Parts) -> list[str]:
-    """Severities: folders 1 to 5 with folders in them. (Folders of digits have images in them.)"""
+    """Severities: folders 1 to 5 with folders in them. (Folders of digits have images in them.)
+
+    Those that `corrupt` wrote are known by its notes, and may hold images without classes.
+    """
     inner = tree.folders(at)
     if not inner or any(name not in ("1", "2", "3", "4", "5") for name in inner):
         return []
-    return inner if all(tree.folders((*at, name)) for name in inner) else []
+    return inner if tree.noted(at) or all(tree.folders((*at, name)) for name in inner) else []
 
 
 def corruption_folders(tree: Tree, at: Parts = ()) -> dict[str, Parts]:
