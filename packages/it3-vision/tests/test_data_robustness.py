@@ -123,6 +123,18 @@ def test_exif_rotation_is_applied(kind, orientation):
     assert np.abs(pixels.astype(int) - upright)[[3, 3, 12], [3, 28, 3]].max() < 30
 
 
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_rotation_can_be_left_alone(kind, orientation):
+    plain = np.repeat(np.linspace(0, 250, 8 * 16).astype(np.uint8).reshape(8, 16, 1), 3, 2)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    made = saved(plain, kind, exif=exif, **{"jpeg": {"quality": 100}}.get(kind, {"lossless": True}))
+    found = read_image(made, upright=False)
+    assert found.shape == plain.shape
+    assert np.abs(found.astype(int) - plain).max() < 5
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_broken_exif_does_not_lose_the_image():
     data = saved(noise(8, 8, 3), "jpeg", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
