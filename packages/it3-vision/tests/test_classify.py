@@ -517,7 +517,7 @@ class TestCorruptedFolders:
         assert all(np.array_equal(a[rows], b) for a, b in zip(whole, some, strict=True))
 
     def test_files(self, tmp_path: Path) -> None:
-        """Classes named like severities, sub-folders, and bitmaps that become PNGs beside others."""
+        """Classes named like severities, sub-folders, and bitmaps that become PNGs beside PNGs."""
         for row, name in enumerate(
             ["5/x.png", "5/x.bmp", "5/deep/y.bmp", "5/deep/x.png", "1/y.tif", "1/y.bmp"]
         ):

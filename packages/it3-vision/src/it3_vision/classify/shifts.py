@@ -133,8 +133,8 @@ class Shifts:
             ) from problem
         if len(set(rows)) < len(rows):
             raise IT3Error(
-                f"{self.folder}: an image of {name!r} fits two of the clean set, whose names differ "
-                f"by their suffix alone: corrupt the same images"
+                f"{self.folder}: an image of {name!r} fits two of the clean set, whose names "
+                f"differ by their suffix alone: corrupt the same images"
             )
         if list(found.labels[rows]) != list(self.images.labels):
             raise IT3Error(f"{self.folder}: the labels of {name!r} are not those of the clean set")
