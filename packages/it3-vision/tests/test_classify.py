@@ -228,7 +228,7 @@ class TestTraining:
 
     def test_a_device_that_is_not_there(self, tmp_path: Path) -> None:
         for name in ("toaster", "cuda:99"):
-            with pytest.raises(IT3Error, match=f"can't train on '{name}': "):
+            with pytest.raises(IT3Error, match=f"can't compute on '{name}': "):
                 train(squares(240), tmp_path, TINY, device=name, progress=False)
 
 
@@ -302,6 +302,14 @@ class TestEvaluation:
         table = (found.folder / "table.md").read_text()
         assert "| IT³, batch statistics | 12 |" in table
         assert "| method | clean | fog | contrast | mean |" in table
+
+    def test_classes_without_test_images_are_named(self, found: Evaluation) -> None:
+        assert found.numbers["unmeasured"] == ""
+        dogs = ImageSet.from_array(np.zeros((9, 8, 8, 3), np.uint8), [3] * 9, list("abcd"))
+        said = "none of the 9 test images is of the classes a, b, c: their error is not measured"
+        assert Shifts(dogs).unmeasured() == said
+        many = ImageSet(dogs._source, [0] * 9, [f"class {row}" for row in range(100)])
+        assert "class 19, class 20 and 79 more: their" in Shifts(many).unmeasured()
 
     def test_every_row_that_was_promised(self, found: Evaluation) -> None:
         wanted = {"source", "second pass", "batch statistics", "blended statistics",
@@ -510,13 +518,13 @@ class TestCorruptedFolders:
         assert all(np.array_equal(a[rows], b) for a, b in zip(whole, some, strict=True))
 
     def test_files(self, tmp_path: Path) -> None:
-        """Classes named like severities, sub-folders, and bitmaps that become PNGs."""
+        """Classes named like severities, sub-folders, and bitmaps that become PNGs beside PNGs."""
         for row, name in enumerate(
-            ["5/x.png", "5/deep/x.png", "5/deep/y.bmp", "1/x.png", "1/y.png"]
+            ["5/x.png", "5/x.bmp", "5/deep/y.bmp", "5/deep/x.png", "1/y.tif", "1/y.bmp"]
         ):
             file = tmp_path / "clean" / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(squares(5).image(row)).save(file)
+            Image.fromarray(squares(6).image(row)).save(file)
         images = open_images(tmp_path / "clean")
         corrupt_set(images, tmp_path / "out", ["fog", "snow"], [2, 5], benchmark="cifar", seed=3)
         here = Shifts(images, ("fog", "snow"), (2, 5), seed=3)
@@ -541,6 +549,15 @@ class TestCorruptedFolders:
         corrupt_set(images, tmp_path, ["fog"], [5], limit=5)  # the numbers 0, 2, 4, 6 and 8
         with pytest.raises(IT3Error, match="the labels of 'fog 5' are not those of the clean"):
             Shifts(images.take(slice(5)), ("fog",), (5,), tmp_path).pixels(SIZE, "fog 5")
+
+    def test_one_corrupted_image_is_never_two_clean_ones(self, tmp_path: Path) -> None:
+        for name in ("cat/x.png", "dog/x.png"):
+            (tmp_path / "clean" / name).parent.mkdir(parents=True)
+            Image.fromarray(squares(1).image(0)).save(tmp_path / "clean" / name)
+        corrupt_set(open_images(tmp_path / "clean"), tmp_path / "out", ["fog"], [5])
+        Image.fromarray(squares(2).image(1)).save(tmp_path / "clean" / "cat" / "x.bmp")
+        with pytest.raises(IT3Error, match="fits two of the clean set"):
+            Shifts(open_images(tmp_path / "clean"), ("fog",), (5,), tmp_path / "out").check()
 
     def test_names_that_differ_by_suffix_alone(self, tmp_path: Path) -> None:
         for row, name in enumerate(["cat/x.png", "cat/x.jpg", "dog/x.png"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -80,7 +81,7 @@ class TestTrain:
             (["--network", "vgg"], "there is no network 'vgg': take dla, resnet18"),
             (["--layer", "level9"], "the network has no layer 'level9'; did you mean"),
             (["--lr", "nan"], "lr"),
-            (["--device", "toaster"], "can't train on 'toaster': "),
+            (["--device", "toaster"], "can't compute on 'toaster': "),
             (["--split", "val"], "is not divided by split: leave split='val' out"),
             (["--weights", "gone.pth"], "gone.pth may hold pickled code"),
             (["--weights", "gone.safetensors"], "there is no file gone.safetensors"),
@@ -134,6 +135,7 @@ class TestEvaluate:
             (["--only", "Tant"], "no method is called Tant: take source; second pass"),
             (["--corrupted", "nowhere"], "nowhere does not exist"),
             (["--split", "val"], "is not divided by split"),
+            (["--device", "cuda:99"], "can't compute on 'cuda:99': "),
         ],
     )
     def test_options(
@@ -147,8 +149,9 @@ class TestEvaluate:
     def test_from_the_folder_to_the_page(
         self, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A class is missing, a file is empty, one is text: labels are right, the rest is used."""
+        """A class is empty, a file is empty, one is text: labels are right, the rest is used."""
         test = images(tmp_path / "test", 12, ("dog", "dog"))
+        (test / "cat").mkdir()
         (test / "dog" / "empty.png").write_bytes(b"")
         (test / "dog" / "text.png").write_text("no image")
         command = ["classify", "evaluate", str(run), "--data", str(test), "--out",
@@ -158,10 +161,14 @@ class TestEvaluate:
         assert main(command) == 0
         told = capsys.readouterr()
         assert told.err.count("left out: ") == 2
+        lost = "one of the 12 test images is of the class cat: its error is not measured"
+        assert f"{test}: n{lost}" in told.err.splitlines()
+        assert told.err.count("cat") == 1
         assert "| Tent | 4 |" in told.out
         page = (tmp_path / "e" / "report.html").read_text(encoding="utf-8")
         assert "--only &#x27;second pass; Tent&#x27;" in page
         assert "--no-slow" in page
+        assert f"N{lost}." in page
         lines = (tmp_path / "e" / "records.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
         assert {record["n"] for record in records} == {12}
@@ -270,6 +277,13 @@ class TestPredict:
         assert not told.err
         assert main(["classify", "predict", str(run)]) == 2
         assert "IMAGES" in capsys.readouterr().err
+
+    def test_a_device_that_is_not_there(
+        self, run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        image = next((data / "cat").iterdir())
+        told = refused(capsys, "classify", "predict", run, image, "--device", "cuda:99")
+        assert re.search(r"can't compute on 'cuda:99': .*; take cpu$", told)
 
 
 def test_a_real_process(run: Path, data: Path) -> None:

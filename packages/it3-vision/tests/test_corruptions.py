@@ -8,6 +8,7 @@ import json
 import math
 import os
 import resource
+import tarfile
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -39,7 +40,7 @@ from it3_vision.corruptions import (
 from it3_vision.corruptions.frost import texture
 from it3_vision.corruptions.sheet import main as draw_sheet
 from it3_vision.corruptions.sheet import specimen
-from it3_vision.data import open_images
+from it3_vision.data import corruptions, open_images, severities
 
 ALL = CORRUPTIONS + EXTRA
 BENCHMARKS: tuple[Benchmark, ...] = ("cifar", "imagenet")
@@ -700,6 +701,22 @@ def test_files_become_imagenet_c(folders: Path, tmp_path: Path) -> None:
     assert (again.labels == clean.labels).all()
 
 
+def test_files_without_classes_are_read_back_without(folders: Path, tmp_path: Path) -> None:
+    loose, out = open_images(folders / "cat"), tmp_path / "out"
+    corrupt_set(loose, out, ["contrast", "pixelate"], [2, 5])
+    with tarfile.open(tmp_path / "out.tar", "w") as tar:
+        tar.add(out, "out")
+    for path in (out, tmp_path / "out.tar"):
+        assert (corruptions(path), severities(path)) == (["contrast", "pixelate"], [2, 5])
+        made = open_images(path, corruption="pixelate", severity=5)
+        assert [name[-4:] for name in made.names] == ["JPEG", ".png", ".png"]
+        assert (made.labels.tolist(), made.classes) == ([-1] * 3, ())
+    assert len(open_images(out / "contrast", severity=2)) == 3
+    assert open_images(out / "contrast" / "2").classes == ()
+    (out / "corruptions.json").unlink()  # it could be anything now
+    assert open_images(out).classes == ("contrast", "pixelate")
+
+
 def test_files_are_cut_to_a_size(folders: Path, tmp_path: Path) -> None:
     assert (
         run(folders, tmp_path / "out", "--type", "fog", "--size", 24, "--workers", 1).exit_code == 0
@@ -838,8 +855,17 @@ def test_a_full_disk_is_one_sentence(folders: Path, tmp_path: Path) -> None:
 
 def test_two_images_never_share_a_file(folders: Path, tmp_path: Path) -> None:
     Image.fromarray(picture()).save(folders / "cat" / "two.bmp")
-    with pytest.raises(IT3Error, match=r"would both be written as cat/two\.png"):
-        corrupt_set(open_images(folders), tmp_path / "out", ["fog"], [5])
+    images = open_images(folders)
+    corrupt_set(images, tmp_path / "out", ["contrast"], [5])
+    made = open_images(tmp_path / "out", corruption="contrast", severity=5)
+    shapes = {name.split("/")[-1]: made.image(i).shape for i, name in enumerate(made.names[:4])}
+    assert shapes["two.bmp.png"] == picture().shape
+    assert shapes["two.png"] == (30, 20, 3)
+    corrupt_set(images.take([3]), tmp_path / "one", ["contrast"], [5])
+    assert "contrast/5/cat/two.png" in tree(tmp_path / "one")  # nothing beside it
+    Image.fromarray(picture()).save(folders / "cat" / "two.bmp.png")
+    with pytest.raises(IT3Error, match=r"would both be written as cat/two\.bmp\.png"):
+        corrupt_set(open_images(folders), tmp_path / "other", ["contrast"], [5])
 
 
 def test_bad_requests(tmp_path: Path) -> None:

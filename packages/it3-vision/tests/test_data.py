@@ -190,6 +190,8 @@ def test_an_empty_class_folder_is_no_class(tmp_path):
     write(tmp_path, PETS | {"emu": None})
     with pytest.warns(IT3Warning, match="no images in emu"):
         assert_pets(open_images(tmp_path))
+    images = open_images(tmp_path, classes=["cat", "dog", "emu"])  # asked for: without a warning
+    assert (images.classes, set(images.labels.tolist())) == (("cat", "dog", "emu"), {0, 1})
 
 
 # ImageNet-C

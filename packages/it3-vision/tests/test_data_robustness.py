@@ -62,6 +62,10 @@ def only(pixels):
         ("I;16", 257 * 200, "png", (200,) * 3),
         ("I;16", 257 * 200, "tiff", (200,) * 3),
         ("I", 65535, "tiff", (255,) * 3),
+        ("I", 200, "tiff", (200,) * 3),
+        ("F", 0.8, "tiff", (204,) * 3),
+        ("F", 200.4, "tiff", (200,) * 3),
+        ("F", 257 * 200, "tiff", (200,) * 3),
     ],
 )
 def test_every_kind_of_pixel_becomes_rgb(mode, colour, kind, expected):
@@ -90,6 +94,11 @@ def test_16_bits_in_colour():
     assert only(read_image(png(*chunks))) == (10, 20, 255)
 
 
+def test_16_bits_of_small_values_are_dark_and_not_taken_for_8():
+    assert only(read_image(saved(Image.new("I;16", (4, 4), 255), "tiff"))) == (1, 1, 1)
+    assert only(read_image(b"P5 1 1 65535\n" + struct.pack(">H", 255))) == (1, 1, 1)
+
+
 def png(*chunks):
     out = b"\x89PNG\r\n\x1a\n"
     for kind, data in (*chunks, (b"IEND", b"")):
@@ -112,6 +121,18 @@ def test_exif_rotation_is_applied(kind, orientation):
     pixels = read_image(saved(stored, kind, exif=exif))
     assert pixels.shape == upright.shape
     assert np.abs(pixels.astype(int) - upright)[[3, 3, 12], [3, 28, 3]].max() < 30
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_rotation_can_be_left_alone(kind, orientation):
+    plain = np.repeat(np.linspace(0, 250, 8 * 16).astype(np.uint8).reshape(8, 16, 1), 3, 2)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    made = saved(plain, kind, exif=exif, **{"jpeg": {"quality": 100}}.get(kind, {"lossless": True}))
+    found = read_image(made, upright=False)
+    assert found.shape == plain.shape
+    assert np.abs(found.astype(int) - plain).max() < 5
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -147,8 +168,9 @@ BAD = {
     "cut.jpg": (JPEG[: len(JPEG) // 2], "is damaged .*truncated"),
     "cut.png": (GOOD[:-40], "is damaged"),
     "empty.jpg": (b"", r"is empty \(0 bytes\)"),
-    "float.tiff": (saved(Image.new("F", (4, 4), 0.5), "tiff"), "floating-point"),
+    "float.tiff": (saved(Image.new("F", (4, 4), -0.5), "tiff"), "32-bit pixels from -0.5"),
     "header.jpg": (JPEG[:30], "damaged"),
+    "nan.tiff": (saved(Image.new("F", (4, 4), float("nan")), "tiff"), "32-bit pixels from nan"),
     "script.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
     "text.png": (b"this is a text\n", "not an image of a known kind"),
     "wide.tiff": (saved(Image.new("I", (4, 4), 1 << 20), "tiff"), "32-bit"),
@@ -188,7 +210,7 @@ def test_bad_files_do_not_end_a_run(tmp_path, packed):
     assert (list(loaded.names), loaded.labels.tolist()) == (["a/good.png", "b/good.jpg"], [0, 1])
     assert np.array_equal(loaded.pixels(), sound.pixels(6))
     assert len(problems) == len(BAD)
-    with pytest.warns(IT3Warning, match="10 of 12 images can't be read and are left out: a/bomb"):
+    with pytest.warns(IT3Warning, match="11 of 13 images can't be read and are left out: a/bomb"):
         assert images.pixels(6).shape == (2, 6, 6, 3)
     with pytest.raises(BadImage, match=r"a/bomb\.png has 50000"):
         images.batch([0, 10], size=6)

@@ -241,7 +241,7 @@ blind_loss = partial(zigzag_loss, given=0.0)
 
 
 def place_for(wanted: torch.device | str | None) -> torch.device | str:
-    """Where to train, after a look whether it is there.
+    """Where to compute, after a look whether it is there.
 
     Example:
         >>> place_for("cpu")
@@ -252,8 +252,8 @@ def place_for(wanted: torch.device | str | None) -> torch.device | str:
     try:
         torch.empty(0, device=wanted)
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
-        reason = str(problem).strip().splitlines()[0]
-        raise IT3Error(f"can't train on {str(wanted)!r}: {reason}") from problem
+        reason = str(problem).strip().splitlines()[0].split(". ")[0]  # torch goes on at length
+        raise IT3Error(f"can't compute on {str(wanted)!r}: {reason}; take cpu") from problem
     return wanted
 
 

@@ -118,6 +118,25 @@ def test_white_roofs_are_data_and_white_corners_are_not() -> None:
     assert not found[20:60, 120:160].any()
 
 
+def test_black_corners_have_no_data_and_shadows_have() -> None:
+    image = np.full((200, 200, 3), 80, np.uint8)
+    corner = np.tri(200, 200, -100, bool)
+    image[corner] = 0
+    image[20:60, 120:160] = 0  # inside, as a shadow
+    image[:60, :60] = (0, 0, 1)  # at the border, as water
+    image[:, 199] = 0  # at the border, as a line
+    assert np.array_equal(find_no_data(image), corner)
+    image[70:170, 90:190] = 0  # huge: then it need not reach the border
+    assert find_no_data(image)[72:168, 92:188].all()
+
+
+def test_what_is_declared_has_no_data_wherever_it_is() -> None:
+    image = np.full((64, 64, 3), 80, np.uint8)
+    image[30, 30], image[40, 40] = 7, (7, 7, 8)
+    assert np.argwhere(find_no_data(image, declared=7)).tolist() == [[30, 30]]
+    assert not find_no_data(image).any()
+
+
 def test_tiles_cover_a_side_evenly() -> None:
     found = corners(1500, 256, 32)
     assert (found[0], found[-1] + 256, len(found)) == (0, 1500, 7)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, TiffImagePlugin
 
 from it3_core import IT3Error
 from it3_vision.__main__ import main
@@ -17,8 +17,10 @@ from it3_vision.roads.evaluate import Views, evaluate_run, views_of
 from it3_vision.roads.georeference import find_georeference
 from it3_vision.roads.graphs import read_graph
 from it3_vision.roads.network import DRUSettings, build
+from it3_vision.roads.predict import read_scene
 from it3_vision.roads.reading import open_roads
 from it3_vision.roads.runs import Run, Training, load_run, train
+from it3_vision.roads.tiff import declared_no_data
 from it3_vision.roads.tiling import answer
 
 Write = Callable[..., Path]
@@ -143,6 +145,53 @@ def test_transparency_is_no_data(folder: Write) -> None:
     assert scene.known[:, 27:].all()
 
 
+def test_a_declared_value_is_no_data(folder: Write) -> None:
+    place = folder(2, end="tif")
+    pixels = read_image(place / "images" / "0.tif").copy()
+    pixels[10:14, 20:24] = 7  # too small to be found by its colour
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags[42113] = "7"
+    for end, there in (("tif", False), ("png", True)):  # a PNG declares nothing
+        image = place / "images" / f"0.{end}"
+        Image.fromarray(pixels).save(image, **({} if there else {"tiffinfo": tags}))
+        scene = read_scene(image, 1.0, 1.0)
+        assert bool(scene.known[10:14, 20:24].any()) is there
+        assert scene.known.sum() == 48 * 48 - 16 * (not there)
+    (place / "images" / "0.png").unlink()
+    label = open_roads(place, resolution=1.0)[0].label
+    assert label is not None
+    assert (label[10:14, 20:24] == -1).all()
+
+
+@pytest.mark.parametrize("text", ["nan", "-9999", "x", "256", "0.5"])
+def test_a_declared_value_that_no_pixel_has(text: str) -> None:
+    assert declared_no_data({258: (8, 8, 8), 42113: text}) is None
+    assert declared_no_data({258: (8, 8, 8), 42113: "7\0"}) == 7
+    assert declared_no_data({258: (8,), 262: 3, 42113: "7"}) is None  # a palette's number
+
+
+@pytest.mark.parametrize("placed", ["by nothing", "by a world file", "by its tags"])
+def test_what_lies_on_a_map_is_not_turned(placed: str, folder: Write) -> None:
+    """Its georeference is of the stored pixels, and so is its mask."""
+    place = folder(2, end="tif")
+    image = place / "images" / "0.tif"
+    pixels, tags = read_image(image)[:32], TiffImagePlugin.ImageFileDirectory_v2()
+    tags[274] = 6
+    if placed == "by its tags":
+        tags[33550] = (1.0, 1.0, 0.0)
+        tags.tagtype[33550] = 12  # doubles
+    elif placed == "by a world file":
+        image.with_suffix(".tfw").write_text("1\n0\n0\n-1\n1000\n2000\n")
+    Image.fromarray(pixels).save(image, tiffinfo=tags)
+    found = read_scene(image, 1.0, 1.0).image
+    if placed == "by nothing":
+        assert np.array_equal(found, np.rot90(pixels, -1))
+        return
+    assert np.array_equal(found, pixels)
+    Image.fromarray(read_image(place / "masks" / "0.png")[:32]).save(place / "masks" / "0.png")
+    assert np.array_equal(open_roads(place, resolution=1.0)[0].image, pixels)
+
+
 def test_an_empty_folder_says_what_it_wants(tmp_path: Path, folder: Write) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(IT3Error, match="has no images/ and masks/, but nothing"):
@@ -205,13 +254,13 @@ def test_lines_need_a_georeference(
     assert not (tmp_path / "m.png").exists()
 
 
-@pytest.mark.parametrize("kind", ["white", "empty", "none", "text"])
+@pytest.mark.parametrize("kind", ["white", "black", "empty", "none", "text"])
 def test_an_image_without_data(
     kind: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = tmp_path / "a.png"
-    if kind == "white":
-        Image.new("RGB", (64, 64), "white").save(image)
+    if kind in ("white", "black"):
+        Image.new("RGB", (64, 64), kind).save(image)
     elif kind != "none":
         image.write_bytes(b"" if kind == "empty" else b"no image")
     out = ["--out", str(tmp_path / "m.png")]

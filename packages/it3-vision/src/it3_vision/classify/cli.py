@@ -127,6 +127,8 @@ def evaluate(
 
     trained = load_run(run, device)
     shifts = shifts_of(trained, data, split, corrupted, corruptions, severities, most, seed)
+    if lost := shifts.unmeasured():
+        typer.echo(f"{data}: {lost}", err=True)
     found = evaluate_run(
         trained,
         shifts,

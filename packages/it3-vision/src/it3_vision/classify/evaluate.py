@@ -130,6 +130,7 @@ def evaluate_run(
         "points": points,
         "about": run.settings["about"],
         "images": len(shifts.images),
+        "unmeasured": shifts.unmeasured(),
     }
     described = {"corruptions": list(shifts.corruptions), "severities": list(shifts.severities)}
     records = compared.records

@@ -32,7 +32,10 @@ def write_report(
     sizes = sorted({r["batch_size"] for r in found.records if r["batch_size"] is not None}) or [1]
     page = Page("Images: classification under corruption", _subtitle(run, found))
     page.section(
-        "In short", text(*_verdict(run, found, sizes[-1])), cards(_cards(found, sizes[-1]))
+        "In short",
+        text(*_verdict(run, found, sizes[-1])),
+        cards(_cards(found, sizes[-1])),
+        text(*_missing(shifts)),
     )
     for severity in found.severities[-1:]:
         page.section(
@@ -75,6 +78,11 @@ def _subtitle(run: Run, found: Evaluation) -> str:
         f"{run.seed}; {found.numbers['images']:,} test images, "
         f"{len(found.shifts['corruptions'])} corruptions."
     )
+
+
+def _missing(shifts: Shifts) -> list[str]:
+    said = shifts.unmeasured()
+    return [f"{said[0].upper()}{said[1:]}."] if said else []
 
 
 def _verdict(run: Run, found: Evaluation, size: int) -> list[str]:

@@ -23,6 +23,8 @@ CLEAN = "clean"
 
 Level = tuple[Tensor, Tensor]
 
+_FEW = 20  # names in a sentence
+
 
 @dataclass(frozen=True)
 class Shifts:
@@ -52,6 +54,26 @@ class Shifts:
     def __post_init__(self) -> None:
         if not self.corruptions or not self.severities:
             raise IT3Error("name at least one corruption and one severity")
+
+    def unmeasured(self) -> str:
+        """Which classes have no test image, in one sentence; empty if all have some.
+
+        Example:
+            >>> import numpy as np
+            >>> pixels = np.zeros((2, 8, 8, 3), np.uint8)
+            >>> Shifts(ImageSet.from_array(pixels, [0, 0], ["cat", "dog"])).unmeasured()
+            'none of the 2 test images is of the class dog: its error is not measured'
+        """
+        there = set(self.images.labels.tolist())
+        lost = [name for row, name in enumerate(self.images.classes) if row not in there]
+        if not lost:
+            return ""
+        what, whose = ("class", "its") if len(lost) == 1 else ("classes", "their")
+        more = f" and {len(lost) - _FEW} more" if len(lost) > _FEW else ""
+        return (
+            f"none of the {len(self.images):,} test images is of the {what} "
+            f"{', '.join(lost[:_FEW])}{more}: {whose} error is not measured"
+        )
 
     def names(self) -> list[str]:
         """The levels' names: severity by severity, in the benchmark's order."""
@@ -95,28 +117,35 @@ class Shifts:
             classes=self.images.classes,
         )
         places = {text: row for row, text in enumerate(_bare(found))}
+        # Of a.png and a.tif, `corrupt` writes the latter as a.tif.png.
+        ours = zip(_bare(self.images), _bare(self.images, suffix=True), strict=True)
         if len(places) < len(found):
             raise IT3Error(
                 f"{self.folder}: two images of {name!r} have the same name but for their suffix: "
                 f"rename one of them"
             )
         try:
-            rows = [places[text] for text in _bare(self.images)]
+            rows = [places[whole if whole in places else bare] for bare, whole in ours]
         except KeyError as problem:
             raise IT3Error(
                 f"{self.folder}: the images of {name!r} are not those of the clean set (there is "
                 f"no {problem}): corrupt the same images"
             ) from problem
+        if len(set(rows)) < len(rows):
+            raise IT3Error(
+                f"{self.folder}: an image of {name!r} fits two of the clean set, whose names "
+                f"differ by their suffix alone: corrupt the same images"
+            )
         if list(found.labels[rows]) != list(self.images.labels):
             raise IT3Error(f"{self.folder}: the labels of {name!r} are not those of the clean set")
         return found.take(rows)
 
 
-def _bare(images: ImageSet) -> list[str]:
+def _bare(images: ImageSet, suffix: bool = False) -> list[str]:
     """What corrupted images and the clean ones have in common.
 
-    Of files it is the class and what follows it, without the suffix, since bitmaps become PNGs;
-    of rows of an array their numbers.
+    Of files it is the class and what follows it, without the suffix, since bitmaps become PNGs,
+    or with it; of rows of an array their numbers.
     """
     found = []
     for text, label in zip(images.names, images.labels, strict=True):
@@ -127,5 +156,6 @@ def _bare(images: ImageSet) -> list[str]:
             continue
         # The last of that name: in fog/5/5 the first is a severity.
         inside = above[len(above) - above[::-1].index(folder) :] if folder in above else ()
-        found.append(str(PurePosixPath(folder, *inside, path.stem)))
+        last = path.name if suffix else path.stem
+        found.append(str(PurePosixPath(folder, *inside, last)))
     return found

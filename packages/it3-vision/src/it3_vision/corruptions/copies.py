@@ -59,9 +59,29 @@ def write_copies(job: Job, done: Corrupted, say: Callable[[str], None]) -> Itera
 
 
 def _targets(job: Job) -> list[PurePosixPath]:
-    """CLASS/FILE of each image, without the split that may come before the class."""
-    targets = []
-    for row in job.rows.tolist():
+    """CLASS/FILE of each image that is wanted; of a.png and a.tif, the latter is a.tif.png."""
+    places = _places(job)
+    plain = [place if _is_jpeg(place) else place.with_suffix(".png") for place in places]
+    # Of all images, not only of those that are wanted: a file's name must not hang on the limit.
+    crowded = {place for place, number in Counter(plain).items() if number > 1}
+    targets = [
+        place.with_name(f"{place.name}.png") if short in crowded and short != place else short
+        for place, short in zip(places, plain, strict=True)
+    ]
+    if len(set(targets)) < len(targets):
+        twice = Counter(targets).most_common(1)[0][0]
+        raise IT3Error(f"two images would both be written as {twice}: rename one of them")
+    return [targets[row] for row in job.rows.tolist()]
+
+
+def _is_jpeg(place: PurePosixPath) -> bool:
+    return place.suffix.lower() in (".jpg", ".jpeg")
+
+
+def _places(job: Job) -> list[PurePosixPath]:
+    """CLASS/FILE of every image, without the split that may come before the class."""
+    places = []
+    for row in range(len(job.images)):
         name = PurePosixPath(job.images.names[row])
         label = int(job.images.labels[row])
         folder = job.images.classes[label] if label >= 0 else ""
@@ -69,12 +89,8 @@ def _targets(job: Job) -> list[PurePosixPath]:
         target = PurePosixPath(folder, *inner)
         if target.is_absolute() or ".." in target.parts:
             raise IT3Error(f"{name} would be written outside {job.out}: rename its class")
-        jpeg = name.suffix.lower() in (".jpg", ".jpeg")
-        targets.append(target if jpeg else target.with_suffix(".png"))
-    if len(set(targets)) < len(targets):
-        twice = Counter(targets).most_common(1)[0][0]
-        raise IT3Error(f"two images would both be written as {twice}: rename one of them")
-    return targets
+        places.append(target)
+    return places
 
 
 def _copies(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from it3_core import IT3Error
+from it3_vision.data.trees import NOTES
 
 __all__ = ["NOTES", "prepare", "whole", "write"]
-
-NOTES = "corruptions.json"
 
 
 def prepare(out: Path, notes: dict[str, Any]) -> None:

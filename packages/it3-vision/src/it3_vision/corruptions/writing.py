@@ -48,7 +48,8 @@ def corrupt_set(
 
     An array, or a set whose images are rows of one, becomes CIFAR-10-C's layout: NAME.npy with
     the severities one after the other, and labels.npy. Files become ImageNet-C's:
-    NAME/SEVERITY/CLASS/FILE, JPEG of quality 85 where they were JPEG, else PNG.
+    NAME/SEVERITY/CLASS/FILE, JPEG of quality 85 where they were JPEG, else PNG; without classes,
+    NAME/SEVERITY/FILE.
 
     Args:
         images: what `open_images` gives, or an array (N, H, W, 3) or (N, H, W).

@@ -92,12 +92,14 @@ def read_image(
     *,
     name: str | None = None,
     smallest: int | None = None,
+    upright: bool = True,
 ) -> Pixels:
     """One image as (H, W, 3) RGB of uint8, whatever the file holds.
 
     Greyscale, palette and CMYK become RGB, 16 bits are scaled to 8, transparency is laid over
-    white, EXIF's rotation is applied, and of an animation the first frame is taken. What can't
-    be read raises `BadImage`.
+    white, EXIF's rotation is applied, and of an animation the first frame is taken. In 32 bits,
+    white is the first of 1 (floats only), 255 and 65535 that no pixel exceeds. What can't be
+    read raises `BadImage`.
 
     Args:
         source: a file, or the bytes of one.
@@ -105,6 +107,7 @@ def read_image(
         name: what to call the image in an error; the file's name unless given.
         smallest: a JPEG may be decoded at a half, a quarter or an eighth of its size as long as
             both sides keep twice this many pixels, which is several times as fast.
+        upright: whether to apply EXIF's rotation; without it, pixels are as they are stored.
 
     Example:
         >>> import io
@@ -118,7 +121,7 @@ def read_image(
         name = name or "the image"
         if not source:
             raise BadImage(name, "is empty (0 bytes)")
-        return _read(io.BytesIO(source), name, most_pixels, smallest)
+        return _read(io.BytesIO(source), name, most_pixels, smallest, upright)
     path = Path(source)
     name = name or str(path)
     try:
@@ -128,12 +131,14 @@ def read_image(
         if path.stat().st_size == 0:
             raise BadImage(name, "is empty (0 bytes)")
         with path.open("rb") as file:
-            return _read(file, name, most_pixels, smallest)
+            return _read(file, name, most_pixels, smallest, upright)
     except OSError as error:
         raise BadImage(name, f"can't be opened ({error.strerror or error})") from None
 
 
-def _read(file: IO[bytes], name: str, most_pixels: int, smallest: int | None) -> Pixels:
+def _read(
+    file: IO[bytes], name: str, most_pixels: int, smallest: int | None, upright: bool
+) -> Pixels:
     try:
         image = _opened(file, name)
         width, height = image.size
@@ -145,8 +150,13 @@ def _read(file: IO[bytes], name: str, most_pixels: int, smallest: int | None) ->
             )
         if smallest is not None and image.format == "JPEG":
             image.draft(None, (2 * smallest, 2 * smallest))
+        # Pillow itself turns a TIFF while it loads it, and then forgets how.
+        stored = _orientation(image) if image.format == "TIFF" and not upright else 1
         image.load()
-        return _rgb(_upright(image), name)
+        # Only a TIFF has more than 16 bits: in a PGM's or a PNG's mode I, white is 65535.
+        wide = image.mode == "F" or (image.mode == "I" and image.format == "TIFF")
+        turned = _upright(image) if upright else _as_stored(image, stored)
+        return _from_wide(np.asarray(turned), name) if wide else _rgb(turned)
     except BadImage:
         raise
     except MemoryError:
@@ -174,19 +184,29 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _orientation(image: Image.Image) -> int:
     try:
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+        found = image.getexif().get(_ORIENTATION, 1)
+        return found if found in _TURNS else 1
     except Exception:  # the notes beside the pixels are broken, the pixels are not
-        return image
+        return 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    turn = _TURNS.get(_orientation(image))
     return image if turn is None else image.transpose(turn)
 
 
-def _rgb(image: Image.Image, name: str) -> Pixels:
+def _as_stored(image: Image.Image, stored: int) -> Image.Image:
+    """Undoes the turn that the notes asked for before the image was loaded, if it was made."""
+    if stored == 1 or _orientation(image) == stored:
+        return image
+    return image.transpose(_TURNS[{6: 8, 8: 6}.get(stored, stored)])
+
+
+def _rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I"):
-        return _from_integers(np.asarray(image), name)
-    if image.mode == "F":
-        raise BadImage(name, "holds floating-point pixels: store it with 8 or 16 bits a channel")
+        return _from_grey(np.asarray(image), 0xFFFF)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -195,10 +215,21 @@ def _rgb(image: Image.Image, name: str) -> Pixels:
     return np.array(image)  # a copy that may be written to
 
 
-def _from_integers(values: NDArray[Any], name: str) -> Pixels:
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise BadImage(name, "holds 32-bit pixels: store it with 8 or 16 bits a channel")
-    grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+def _from_wide(values: NDArray[Any], name: str) -> Pixels:
+    """32 bits mostly hold what was made in fewer: which, the largest value tells."""
+    whites = (1, 0xFF, 0xFFFF) if values.dtype.kind == "f" else (0xFF, 0xFFFF)
+    least, most = values.min(), values.max()  # not a number, if one of them is none
+    white = next((white for white in whites if least >= 0 and most <= white), None)
+    if white is None:
+        raise BadImage(
+            name,
+            f"holds 32-bit pixels from {least:g} to {most:g}: store it with 8 or 16 bits a channel",
+        )
+    return _from_grey(values, white)
+
+
+def _from_grey(values: NDArray[Any], white: int) -> Pixels:
+    grey = np.rint(values.astype(np.float32) * np.float32(255 / white)).astype(np.uint8)
     return np.repeat(grey[:, :, None], 3, axis=2)
 
 

@@ -89,11 +89,14 @@ def _split_folders(tree: Tree, at: Parts, wanted: object) -> list[str]:
 
 
 def levels(tree: Tree, at: Parts) -> list[str]:
-    """Severities: folders 1 to 5 with folders in them. (Folders of digits have images in them.)"""
+    """Severities: folders 1 to 5 with folders in them. (Folders of digits have images in them.)
+
+    Those that `corrupt` wrote are known by its notes, and may hold images without classes.
+    """
     inner = tree.folders(at)
     if not inner or any(name not in ("1", "2", "3", "4", "5") for name in inner):
         return []
-    return inner if all(tree.folders((*at, name)) for name in inner) else []
+    return inner if tree.noted(at) or all(tree.folders((*at, name)) for name in inner) else []
 
 
 def corruption_folders(tree: Tree, at: Parts = ()) -> dict[str, Parts]:
@@ -125,16 +128,17 @@ def _classes_at(tree: Tree, at: Parts, classes: Sequence[str] | None, most_pixel
     if loose:
         source = FileSource(tree, [(*at, name) for name in loose], most_pixels)
         return ImageSet(source, np.full(len(loose), -1), classes or ())
-    if len(found) < len(files):
-        empty = [name for name in files if not files[name]]
+    wanted = found if classes is None else list(classes)
+    place = {shown((name,)): i for i, name in enumerate(wanted)}
+    # A class that is asked for is one without images too, in an empty folder as without any.
+    empty = [name for name in files if not files[name] and name not in place]
+    if empty:
         warnings.warn(
             f"{title}: there are no images in {', '.join(empty[:5])}: no class is made of it",
             IT3Warning,
             stacklevel=2,
         )
-    wanted = found if classes is None else list(classes)
-    check_known(title, found, [shown((name,)) for name in wanted])
-    place = {shown((name,)): i for i, name in enumerate(wanted)}
+    check_known(title, found, list(place))
     rows = [file for name in found for file in files[name]]
     labels = np.repeat([place[name] for name in found], [len(files[name]) for name in found])
     return ImageSet(FileSource(tree, rows, most_pixels), labels, wanted)

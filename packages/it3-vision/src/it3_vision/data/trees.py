@@ -18,7 +18,10 @@ from typing import IO, Protocol, cast
 from it3_core import IT3Error, IT3Warning
 from it3_vision.data.images import SUFFIXES, BadImage, Pixels, read_image
 
-__all__ = ["FileSource", "Folder", "Tar", "Tree", "is_tar", "open_tree"]
+__all__ = ["NOTES", "FileSource", "Folder", "Tar", "Tree", "is_tar", "open_tree"]
+
+NOTES = "corruptions.json"
+"""The file that `it3-vision corrupt` leaves beside the folders that it writes."""
 
 MOST_BYTES = 4 * 2**30  # a gzipped tar is unpacked into memory, up to here
 MOST_FILE_BYTES = 2**30  # and one member's bytes up to here
@@ -42,6 +45,9 @@ class Tree(Protocol):
 
     def seen(self, at: Parts = ()) -> list[str]:
         """A few names of whatever is there, for an error."""
+
+    def noted(self, at: Parts = ()) -> bool:
+        """Whether `it3-vision corrupt` wrote that folder: its notes lie beside it."""
 
     def raw(self, file: Parts) -> bytes:
         """One file's bytes."""
@@ -130,6 +136,9 @@ class Folder:
     def seen(self, at: Parts = ()) -> list[str]:
         return [shown((name,)) for name in entries(self._root.joinpath(*at))[:_FEW]]
 
+    def noted(self, at: Parts = ()) -> bool:
+        return (self._root.joinpath(*at).parent / NOTES).is_file()
+
     def raw(self, file: Parts) -> bytes:
         path = self._root.joinpath(*file)
         try:
@@ -191,6 +200,7 @@ class Tar:
         self._folders: dict[Parts, set[str]] = {}
         self._images: dict[Parts, list[str]] = {}
         self._others: list[str] = []
+        self._notes: set[Parts] = set()
         try:
             with self._opened() as file:
                 self._index(file)
@@ -205,6 +215,9 @@ class Tar:
 
     def seen(self, at: Parts = ()) -> list[str]:
         return [*self.folders(at), *self._others][:_FEW]
+
+    def noted(self, at: Parts = ()) -> bool:
+        return bool(at) and (*at[:-1], NOTES) in self._notes
 
     def raw(self, file: Parts) -> bytes:
         start, size = self._members[file]
@@ -259,6 +272,8 @@ class Tar:
                 parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
                 if member.isdir() or not parts:
                     continue
+                if parts[-1] == NOTES:
+                    self._notes.add(parts)
                 if not _is_image(parts[-1]):
                     self._others.append(shown(parts[-1:]))
                     del self._others[_FEW:]

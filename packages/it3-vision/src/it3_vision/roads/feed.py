@@ -32,7 +32,7 @@ def fitted(scenes: Sequence[Scene], size: int) -> Preparation:
     """
     pixels = np.concatenate([scene.image[scene.known] for scene in scenes]) / 255
     if not len(pixels):
-        raise IT3Error("none of the images has any data: all of them are white")
+        raise IT3Error("none of the images has any data: all are white, black or declared empty")
     mean, std = pixels.mean(0).round(6), pixels.std(0) + 1e-3
     return Preparation(size, tuple(mean.tolist()), tuple(std.tolist()))
 
@@ -68,7 +68,7 @@ class Crops(Dataset[int]):
     Example:
         >>> from it3_vision.roads.scenes import make_scene
         >>> mask = np.eye(64, dtype=np.uint8)
-        >>> scene = make_scene("a", np.zeros((64, 64, 3), np.uint8), mask, 1.0)
+        >>> scene = make_scene("a", np.full((64, 64, 3), 90, np.uint8), mask, 1.0)
         >>> crops = Crops([scene], Preparation(32, (0.5,) * 3, (0.25,) * 3), 32)
         >>> len(crops), crops.collate([0, 1])[0].shape
         (4, torch.Size([2, 4, 32, 32]))
@@ -111,7 +111,7 @@ def middle_crops(scenes: Sequence[Scene], prepare: Preparation, size: int) -> tu
     Example:
         >>> from it3_vision.roads.scenes import make_scene
         >>> mask = np.eye(64, dtype=np.uint8)
-        >>> scene = make_scene("a", np.zeros((64, 64, 3), np.uint8), mask, 1.0)
+        >>> scene = make_scene("a", np.full((64, 64, 3), 90, np.uint8), mask, 1.0)
         >>> middle_crops([scene], Preparation(32, (0.5,) * 3, (0.25,) * 3), 32)[1].shape
         torch.Size([1, 32, 32])
     """

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from it3_core import IT3Error
+from it3_vision.roads.tiff import has_place, tiff_tags
 
-__all__ = ["Georeference", "find_georeference", "geojson"]
+__all__ = ["Georeference", "find_georeference", "find_world_file", "geojson"]
 
-_KEYS, _SCALE, _MATRIX = 34735, 33550, 34264  # a TIFF's tags: GeoTIFF's keys, pixels to the map
 _RADIUS = 6371008.8  # of the Earth, in metres
 _SPAN = 50  # pixels on either side of the middle that a pixel's size is measured over
 
@@ -71,12 +71,24 @@ def find_georeference(image: str | os.PathLike[str]) -> Georeference | None:
         0.5
     """
     path = Path(image)
-    end = path.suffix.removeprefix(".")
+    world = find_world_file(path)
+    if world is not None:
+        return Georeference(_world_file(world))
+    return _geotiff(path) if path.suffix.lower() in (".tif", ".tiff") else None
+
+
+def find_world_file(image: Path) -> Path | None:
+    """The world file beside an image, or None.
+
+    Example:
+        >>> find_world_file(Path("/nowhere/a.tif"))
+    """
+    end = image.suffix.removeprefix(".")
     for suffix in (f".{end[:1]}{end[-1:]}w", f".{end}w", ".wld"):
-        for name in (path.with_suffix(suffix), path.with_suffix(suffix.upper())):
+        for name in (image.with_suffix(suffix), image.with_suffix(suffix.upper())):
             if name.is_file():
-                return Georeference(_world_file(name))
-    return _geotiff(path) if end.lower() in ("tif", "tiff") else None
+                return name
+    return None
 
 
 def _world_file(path: Path) -> tuple[float, float, float, float, float, float]:
@@ -93,15 +105,12 @@ def _world_file(path: Path) -> tuple[float, float, float, float, float, float]:
 
 
 def _geotiff(path: Path) -> Georeference | None:
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            tags = getattr(image, "tag_v2", {})
-            tagged = any(tag in tags for tag in (_KEYS, _SCALE, _MATRIX))
-    except (OSError, ValueError, Image.DecompressionBombError):
+        with path.open("rb") as file:
+            tags = tiff_tags(file)
+    except OSError:
         return None  # whoever reads the pixels says what is wrong
-    if not tagged:
+    if not has_place(tags):
         return None
     try:
         import rasterio

@@ -12,19 +12,24 @@ from it3_vision.data.images import Pixels
 __all__ = ["find_no_data", "mirrored"]
 
 _WHITE = 250  # and above, in every channel: JPEGs don't keep a plain 255
+_RIM = 30  # below white: how grey compression makes an area's rim
 _LEAST = 256  # pixels of an area at the border
 _HUGE = 0.05  # of the image: no roof is that large, so it need not touch the border
-_OPEN = 5  # pixels: the width below which white things are cut from an area
+_OPEN = 5  # pixels: the width below which things are cut from an area
 
 
-def find_no_data(image: Pixels, white: int = _WHITE) -> NDArray[np.bool_]:
-    """Where an image has no data: white areas that reach its border, or are huge.
+def find_no_data(
+    image: Pixels, white: int = _WHITE, declared: int | None = None
+) -> NDArray[np.bool_]:
+    """Where an image has no data: white or black areas that reach its border, or are huge.
 
-    A white roof, or a line of white cars, is smaller or lies inside, and stays.
+    A white roof, or a line of white cars, is smaller or lies inside, and stays. Black is exactly
+    that: shadows and water are nearly so. What the file declares to be no data is none anywhere.
 
     Args:
         image: (H, W, 3).
         white: every channel is at least this.
+        declared: every channel of a pixel without data is this, as the image's file says.
 
     Example:
         >>> import numpy as np
@@ -34,7 +39,16 @@ def find_no_data(image: Pixels, white: int = _WHITE) -> NDArray[np.bool_]:
         >>> int(find_no_data(image).sum()) == 64 * 20
         True
     """
-    candidate: NDArray[np.uint8] = (image.min(2) >= white).astype(np.uint8)
+    darkest, black = image.min(2), image.max(2) == 0
+    found = _areas(darkest >= white, darkest >= white - _RIM) | _areas(black, black)
+    if declared is not None:
+        found |= (image == declared).all(2)
+    return found
+
+
+def _areas(core: NDArray[np.bool_], rim: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Areas of `core` that reach the border or are huge, with what is `rim` beside them."""
+    candidate: NDArray[np.uint8] = core.astype(np.uint8)
     found = np.zeros(candidate.shape, np.bool_)
     if int(candidate.sum()) < _LEAST:
         return found
@@ -49,9 +63,9 @@ def find_no_data(image: Pixels, white: int = _WHITE) -> NDArray[np.bool_]:
         border = left == 0 or top == 0 or left + wide == width or top + high == height
         if area >= _HUGE * candidate.size or (border and area >= _LEAST):
             found |= labels == index
-    # What opening took off corners, and the grey rim that compression leaves.
+    # What opening took off corners, and the rim that compression leaves.
     near = cv2.dilate(found.astype(np.uint8), kernel) > 0
-    return np.asarray(near & (image.min(2) >= white - 30), np.bool_)
+    return np.asarray(near & rim, np.bool_)
 
 
 def mirrored(image: Pixels, known: NDArray[np.bool_]) -> Pixels:

@@ -80,7 +80,8 @@ def read_scene(path: str | os.PathLike[str], resolution: float | None, default: 
     if resolution is None:
         found = find_georeference(place)
         resolution = (found.resolution if found else None) or default
-    return make_scene(str(place), read_aerial(data, str(place)), None, resolution)
+    read = read_aerial(data, str(place), place)
+    return make_scene(str(place), read.pixels, None, resolution, read.no_data)
 
 
 def predict(run: Run, scene: Scene, adapt: Adapt = "auto", *, steps: int = 1, tile: int = TILE
@@ -96,7 +97,7 @@ def predict(run: Run, scene: Scene, adapt: Adapt = "auto", *, steps: int = 1, ti
     """
     here = scene.at(run.resolution)
     if not here.known.any():
-        raise IT3Error(f"{scene.name} has no data: all of it is white")
+        raise IT3Error(f"{scene.name} has no data: all of it is white, black or declared empty")
     x = [as_input(run.prepare, here.image, here.known).to(run.device)]
     before = answer(Source(run.model, run.adapter), x, tile=tile, errors=True)[0]
     crops = len(tiles(x, tile)[0])

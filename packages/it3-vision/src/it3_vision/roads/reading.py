@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import TiffImagePlugin
 
 from it3_core import IT3Error
 from it3_vision.data.images import MOST_PIXELS, BadImage, Pixels, read_image
 from it3_vision.data.trees import Parts, Tree, open_tree, shown
+from it3_vision.roads.georeference import find_world_file
 from it3_vision.roads.graphs import draw_graph, read_graph
 from it3_vision.roads.scenes import Scene, Scenes, make_scene
+from it3_vision.roads.tiff import declared_no_data, has_place, tiff_tags
 
-__all__ = ["RESOLUTIONS", "open_roads", "read_aerial"]
+__all__ = ["RESOLUTIONS", "Aerial", "open_roads", "read_aerial"]
 
 RESOLUTIONS = {"massachusetts": 1.0, "roadtracer": 0.6}
 """Metres a pixel of the sets that say so; of any other folder you say it."""
@@ -33,41 +36,55 @@ _TILE = re.compile(r"(.+)_(-?\d+)_(-?\d+)_sat$")
 _BITS, _SAMPLES, _EXTRA = 258, 277, 338  # TIFF's names for them
 
 
-def read_aerial(data: bytes, name: str) -> Pixels:
-    """An aerial image as (H, W, 3) of uint8; a TIFF's bands and bits are looked at first.
+class Aerial(NamedTuple):
+    """An aerial image as its file has it.
+
+    Attributes:
+        pixels: (H, W, 3) of uint8.
+        no_data: the value that its file declares to be no data, in every band.
+        upright: whether EXIF's rotation was followed, as it is where nothing says where it lies.
+    """
+
+    pixels: Pixels
+    no_data: int | None
+    upright: bool
+
+
+def read_aerial(data: bytes, name: str, path: Path | None = None) -> Aerial:
+    """An aerial image in 8 bits; a TIFF's bands and bits are looked at first.
 
     Transparent pixels become white, which is no data. A fourth band that is not said to be
     transparency is mostly infrared, and more than 8 bits have no one way to become 8: both are
-    refused, with the command that helps.
+    refused, with the command that helps. EXIF's rotation is left alone where there is a
+    georeference: that is one of the pixels as they are stored.
 
     Args:
         data: the file.
         name: what to call it in an error.
+        path: where it is, to look for a world file beside it.
 
     Example:
         >>> import io
         >>> from PIL import Image
         >>> file = io.BytesIO()
         >>> Image.new("RGB", (4, 2)).save(file, "tiff")
-        >>> read_aerial(file.getvalue(), "a.tif").shape
+        >>> read_aerial(file.getvalue(), "a.tif").pixels.shape
         (2, 4, 3)
     """
-    if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        _check_tiff(data, name)
-    return read_image(data, MOST_PIXELS, name=name)
+    tags = tiff_tags(io.BytesIO(data))
+    _check_tiff(tags, name)
+    upright = not has_place(tags) and (path is None or find_world_file(path) is None)
+    pixels = read_image(data, MOST_PIXELS, name=name, upright=upright)
+    return Aerial(pixels, declared_no_data(tags), upright)
 
 
-def _check_tiff(data: bytes, name: str) -> None:
+def _check_tiff(tags: Mapping[int, Any], name: str) -> None:
     try:
-        tags = TiffImagePlugin.ImageFileDirectory_v2(data[: 16 if b"+" in data[:4] else 8])
-        file = io.BytesIO(data)
-        file.seek(tags.next)
-        tags.load(file)
         bits = tags.get(_BITS, (1,))
         bands, extra = int(tags.get(_SAMPLES, 1)), tags.get(_EXTRA, ())
+        most = max(bits if isinstance(bits, tuple) else (bits,))
     except Exception:  # a damaged header: the reader says so better
         return
-    most = max(bits if isinstance(bits, tuple) else (bits,))
     if most > 8:
         raise BadImage(
             name,
@@ -171,9 +188,10 @@ def _by_stem(tree: Tree, folder: Parts) -> dict[str, str]:
 
 def _read_pair(tree: Tree, pairs: list[tuple[Parts, Parts]], resolution: float, row: int) -> Scene:
     image, mask = pairs[row]
-    pixels = read_aerial(tree.raw(image), shown(image))
-    label = read_image(tree.raw(mask), MOST_PIXELS, name=shown(mask)).max(2)
-    return make_scene(shown(image), pixels, label, resolution)
+    read = read_aerial(tree.raw(image), shown(image), Path(tree.title, *image))
+    data = tree.raw(mask)
+    label = read_image(data, MOST_PIXELS, name=shown(mask), upright=read.upright).max(2)
+    return make_scene(shown(image), read.pixels, label, resolution, read.no_data)
 
 
 def _roadtracer(place: Path, tree: Tree, resolution: float) -> Scenes:
@@ -202,12 +220,14 @@ def _read_tile(
     row: int,
 ) -> Scene:
     name, region, x, y = tiles[row]
-    image = read_aerial(tree.raw(("imagery", name)), name)
+    read = read_aerial(tree.raw(("imagery", name)), name, place / "imagery" / name)
     ready = f"{region}_{x}_{y}_osm.png"
     if ready in masks:
-        mask = read_image(tree.raw(("masks", ready)), MOST_PIXELS, name=ready).max(2)
+        data = tree.raw(("masks", ready))
+        mask = read_image(data, MOST_PIXELS, name=ready, upright=read.upright).max(2)
     else:
         vertices, edges = read_graph(place / "graphs" / f"{region}.graph")
-        height, width = image.shape[:2]
+        height, width = read.pixels.shape[:2]
         mask = draw_graph(vertices, edges, (x * width, y * height), (height, width))
-    return make_scene(f"imagery/{name}", image, np.asarray(mask), resolution)
+    label = np.asarray(mask)
+    return make_scene(f"imagery/{name}", read.pixels, label, resolution, read.no_data)

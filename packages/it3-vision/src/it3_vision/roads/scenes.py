@@ -43,7 +43,7 @@ class Scene:
 
         Example:
             >>> import numpy as np
-            >>> scene = make_scene("a", np.zeros((40, 60, 3), np.uint8), None, 0.5)
+            >>> scene = make_scene("a", np.full((40, 60, 3), 90, np.uint8), None, 0.5)
             >>> scene.at(1.0).image.shape
             (20, 30, 3)
         """
@@ -75,7 +75,7 @@ class Scene:
 
         Example:
             >>> import numpy as np
-            >>> image = np.zeros((64, 64, 3), np.uint8)
+            >>> image = np.full((64, 64, 3), 90, np.uint8)
             >>> image[:32] = 255
             >>> bool(make_scene("a", image, None, 1.0).window(32).known.all())
             True
@@ -96,7 +96,11 @@ class Scene:
 
 
 def make_scene(
-    name: str, image: Pixels, mask: NDArray[np.generic] | None, resolution: float
+    name: str,
+    image: Pixels,
+    mask: NDArray[np.generic] | None,
+    resolution: float,
+    no_data: int | None = None,
 ) -> Scene:
     """A scene from an image and a mask of two values; where there are no data, nothing is known.
 
@@ -105,6 +109,7 @@ def make_scene(
         image: (H, W, 3).
         mask: (H, W) of zeros and one other value, or None.
         resolution: metres a pixel.
+        no_data: what the image's file declares to be no data, see `find_no_data`.
 
     Example:
         >>> import numpy as np
@@ -115,7 +120,7 @@ def make_scene(
     """
     if not 0 < resolution < 1000:
         raise IT3Error(f"a ground resolution is in metres a pixel, such as 0.3, not {resolution}")
-    known = ~find_no_data(image)
+    known = ~find_no_data(image, declared=no_data)
     label = None
     if mask is not None:
         if mask.shape[:2] != image.shape[:2]:
