@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -316,3 +317,19 @@ def test_tails_are_of_the_same_rows() -> None:
     tails = [Tail(Saturating(0.8, 0.5), x[:n] + 1, x[:n, 0] + 1) for n in (8, 9)]
     with pytest.raises(IT3Error, match="different rows"):
         tune(Saturating(1.0, 0.5), Regression(), x, x[:, 0], shifts={}, tail=tails, progress=False)
+
+
+def test_a_deaf_tail_is_nobodys_business() -> None:
+    """Its network was trained for tuning alone; a warning would be taken for the user's own."""
+    x = torch.rand(40, 1)
+    deaf = Saturating(0.8, 0.0)
+    deaf.forward = lambda x, signal: deaf.scale * x  # type: ignore[method-assign]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tune(
+            Saturating(1.0, 0.5), Regression(), x, x[:, 0],
+            shifts={"noise": lambda x: x + 0.01 * torch.randn_like(x)},
+            tail=Tail(deaf, x + 1, x[:, 0] + 1),
+            candidates=[Candidate("AnswerStep", {"alpha": 1.0})],
+            progress=False,
+        )  # fmt: skip

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 from it3_core.adapters import Adapter
 from it3_core.batching import batches, count
 from it3_core.candidates import CARRYING, Candidate, default_candidates
-from it3_core.errors import IT3Error
+from it3_core.errors import IT3Error, IT3Warning
 from it3_core.gating import Picking, Trial, pickings
 from it3_core.methods import Edge, Gate, Method, Source
 from it3_core.progress import Progress
@@ -195,7 +197,8 @@ def tune(
             raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
     gates: list[Picking] = []
     if false_alarms is not None:
-        gates = list(pickings(trials, beyond, adapter, batch_size, false_alarms))
+        with _silent():
+            gates = list(pickings(trials, beyond, adapter, batch_size, false_alarms))
     # A share of almost nothing means nothing: no scale below a hundredth of the largest.
     largest = max(float(errors.mean()) for errors in base.values())
     results: list[Tried] = []
@@ -203,7 +206,9 @@ def tune(
         relative = {}
         for done, (name, (network, inputs, labels)) in enumerate(trials.items()):
             method = candidate.build(network, adapter)
-            errors = _errors(method, adapter, inputs, labels, batch_size)
+            # Of a tail's network, which was trained for this alone, nobody wants to be warned.
+            with _silent() if name in beyond else nullcontext():
+                errors = _errors(method, adapter, inputs, labels, batch_size)
             scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
             relative[name] = (errors - base[name]) / scale
             bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
@@ -254,6 +259,13 @@ def split_tail(y: Tensor, share: float = 0.2, side: str = "upper") -> tuple[Tens
     inside = torch.ones(len(y), dtype=torch.bool)
     inside[tail] = False
     return inside.nonzero().flatten(), tail.sort().values
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IT3Warning)
+        yield
 
 
 def _errors(method: Method, adapter: Adapter, x: Any, y: Tensor, size: int) -> Tensor:
