@@ -178,7 +178,7 @@ def _images(
             settings,
             about={"data": data},
             vanilla=True,
-            tuned={16: 128, 64: 192} if drawn else place.of(None, {4: 128, 16: 256, 64: 512}, None),
+            tuned={16: 128, 64: 192} if drawn else place.of(None, {4: 512, 16: 512, 64: 512}, None),
             progress=place.progress,
         )
         found = evaluate_run(

@@ -109,11 +109,16 @@ def shown(norm: Norm) -> str:
 
 
 def paper_step(run: TrainedRun[Any], batch_size: int, norm: Norm) -> dict[str, Any]:
-    """The paper's step on these statistics, at the rate that was best on held-out images."""
+    """The paper's step on these statistics, at the rate that was best on held-out images.
+
+    Where it was not tried for so few images, it is the rate for the fewest that it was tried for.
+    """
+    larger = [run.tunings[size] for size in sorted(run.tunings) if size > batch_size]
+    everything = [list(tuning.tried) for tuning in (run.tuning(batch_size), *larger)]
     tried = [
         entry
-        for entry in run.tuning(batch_size).tried
-        if entry.get("method") == "IT3"
+        for entry in next((some for some in everything if any(map(_is_step, some))), [])
+        if _is_step(entry)
         and entry.get("gate") is None
         and entry["settings"].get("anchor_gradient")
         and (entry["settings"].get("norm", "source") == "source") == (norm == "source")
@@ -121,6 +126,10 @@ def paper_step(run: TrainedRun[Any], batch_size: int, norm: Norm) -> dict[str, A
     best = max(tried, key=_gain, default=None)
     lr = 2e-4 if best is None else float(best["settings"]["lr"])
     return {"lr": lr, "anchor_gradient": True, "trust_region": False, "norm": norm}
+
+
+def _is_step(entry: Mapping[str, Any]) -> bool:
+    return entry.get("method") == "IT3"
 
 
 def _gain(entry: Mapping[str, Any]) -> float:
