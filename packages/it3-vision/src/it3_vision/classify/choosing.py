@@ -35,8 +35,8 @@ def choose(
 ) -> dict[int, Tuning]:
     """What `tune` chooses for batches of one, of a few, of some and of many images.
 
-    For fewer than 16 images gradient steps are not tried: they cost five to seven passes each, and the
-    time is better spent on more held-out images, without which a choice is made by chance.
+    For fewer than 16 images gradient steps are not tried: they cost five to seven passes each, and
+    the time is better spent on more held-out images, without which a choice is made by chance.
 
     Args:
         model: the trained network.
