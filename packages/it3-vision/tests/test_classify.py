@@ -291,6 +291,9 @@ class TestChoosing:
         tuned = replace(run, tunings={1: replace(run.tunings[12], tried=tried)})
         assert paper_step(tuned, 1, "source")["lr"] == 0.3
         assert paper_step(tuned, 1, "batch")["lr"] == 2e-4  # none was tried on these statistics
+        larger = {1: replace(run.tunings[12], tried=()), 16: tuned.tunings[1]}
+        known = paper_step(tuned, 1, "source")
+        assert paper_step(replace(run, tunings=larger), 1, "source") == known  # of the next size
 
 
 class TestEvaluation:
