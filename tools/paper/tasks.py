@@ -212,7 +212,7 @@ def _images(
 
 
 def _long(place: Place, small: int, full: int) -> dict[str, Any]:
-    """Epochs, and bfloat16 where CPUs are to finish within hours: those that we use have it."""
+    """Epochs, and bfloat16 where CPUs are to finish within hours: those that have it use it."""
     epochs = place.of(None, small, full)
     return {"epochs": epochs, "bfloat16": True if place.preset == "small" else None}
 

@@ -126,6 +126,17 @@ class TestTraining:
             with pytest.raises(AssertionError, match="it trains"):
                 train(images, run.folder, settings, tuned=TUNED, progress=False)
 
+    def test_bfloat16_is_for_what_computes_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def told(**has: bool) -> None:
+            monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, **has})
+
+        told(avx512_bf16=False, amx_bf16=False)
+        with pytest.warns(IT3Warning, match="no bfloat16 instructions"):
+            assert training.precision(True, "cpu") is False
+        assert training.precision(True, "cuda") is True
+        told(avx512_bf16=True)
+        assert training.precision(True, "cpu") is True
+
     def test_another_training_in_its_folder_is_refused(self, run: Run) -> None:
         before = (run.folder / "model.safetensors").read_bytes()
         with pytest.raises(IT3Error, match="is of another run "):

@@ -77,7 +77,7 @@ Signal = Annotated[Second, typer.Option(help="The second pass's signal.")]
 Weights = Annotated[Path | None, typer.Option(help="A safetensors file to start from.")]
 NormaliseBy = Annotated[Normalise, typer.Option(help="imagenet: for WEIGHTS from there.")]
 BFloat16 = Annotated[bool | None, typer.Option(
-    help="Multiply in bfloat16; without a word, on a GPU only.")]  # fmt: skip
+    help="Multiply in bfloat16, if the CPU can; without a word, on a GPU only.")]  # fmt: skip
 Workers = Annotated[int, typer.Option(min=0, help="Processes that prepare images.")]
 TrainDevice = Annotated[str | None, typer.Option(help="cpu, cuda ...; a GPU if there is.")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from it3_core import Adapter, History, IT3Error, zigzag_loss
+from it3_core import Adapter, History, IT3Error, IT3Warning, zigzag_loss
 from it3_core.batching import batches
 from it3_core.descent import OptimizerFactory
 from it3_core.feeding import cut
@@ -35,6 +36,7 @@ __all__ = [
     "mixed_precision",
     "parts",
     "place_for",
+    "precision",
     "preparation",
     "refresh_statistics",
     "sgd",
@@ -139,7 +141,7 @@ def fit_network(
         optimizer=optimizer or sgd,
         schedule="onecycle",
         clip=5.0,
-        loss=partial(mixed_precision, loss=loss, wanted=recipe.bfloat16),
+        loss=partial(mixed_precision, loss=loss, wanted=precision(recipe.bfloat16, device)),
         workers=workers,
         checkpoint=checkpoint,
         seed=recipe.seed,
@@ -234,6 +236,30 @@ def mixed_precision(
     enabled = x.is_cuda if wanted is None else wanted
     with torch.autocast(x.device.type, torch.bfloat16, enabled=enabled):
         return loss(model, adapter, x, y).float()  # type: ignore[no-any-return]
+
+
+def precision(wanted: bool | None, device: torch.device | str) -> bool | None:
+    """Whether to multiply in bfloat16, after a look whether this CPU has instructions for it.
+
+    One that has none computes the same, up to rounding, in twenty times the time.
+
+    Example:
+        >>> precision(False, "cpu"), precision(None, "cpu")
+        (False, None)
+    """
+    if not wanted or torch.device(device).type != "cpu":
+        return wanted
+    # From torch 2.11 on; before it nobody can tell.
+    told = getattr(torch.cpu, "get_capabilities", lambda: {"bf16": True})()
+    if any("bf16" in name and has for name, has in told.items()):
+        return True
+    warnings.warn(
+        "this CPU has no bfloat16 instructions and would take far longer with it: training "
+        "computes in float32, as without bfloat16",
+        IT3Warning,
+        stacklevel=3,
+    )
+    return False
 
 
 blind_loss = partial(zigzag_loss, given=0.0)

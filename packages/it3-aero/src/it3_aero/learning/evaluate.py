@@ -13,7 +13,7 @@ import torch
 from it3_aero.learning.model import Training, train, train_vanilla
 from it3_aero.learning.runs import Run
 from it3_aero.learning.shapes import WITHIN, Levels, Shapes, named_tensors
-from it3_aero.learning.task import NetworkSettings, Task
+from it3_aero.learning.task import Task
 from it3_core import (
     IT3,
     ActMAD,
@@ -163,10 +163,9 @@ def load_evaluation(task: Task, folder: str | Path) -> Evaluation:
 
 
 def _runs(run: Run, shapes: Shapes, seeds: int, progress: bool) -> list[Run]:
-    network = NetworkSettings.from_description(run.settings["network"])
     found = [run]
     for seed in range(run.seed + 1, run.seed + seeds):
-        training = Training(run.settings["preset"], seed, run.settings["epochs"], network)
+        training = Training.of(run.settings, seed)
         folder = run.folder / "seeds" / str(seed)
         about = run.settings["about"]
         found.append(

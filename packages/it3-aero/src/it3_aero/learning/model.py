@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +52,7 @@ class Training:
         seed: of the first weights, the held-out shapes and the order of the rows.
         epochs: at most; by default the preset's.
         network: settings of your own in place of the preset's.
+        second: what the second pass weighs in the loss; by default the preset's.
 
     Example:
         >>> Training(epochs=3).epochs
@@ -61,12 +63,32 @@ class Training:
     seed: int = 0
     epochs: int | None = None
     network: NetworkSettings | None = None
+    second: float | None = None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], seed: int) -> Training:
+        """How a RUN with these settings was trained, with another seed.
+
+        Example:
+            >>> told = {"preset": "small", "epochs": 3, "second": 0.5}
+            >>> told["network"] = NetworkSettings(layers=2).describe()
+            >>> Training.of(told, seed=7).network.layers
+            2
+        """
+        network = NetworkSettings.from_description(settings["network"])
+        second = settings.get("second")  # the preset's, in a RUN that does not say
+        return cls(settings["preset"], seed, settings["epochs"], network, second)
 
     def recipe(self, task: Task) -> Recipe:
         """The preset's, with what differs from it."""
         found = task.recipe(self.preset)
+        if self.second is not None and not 0 < self.second < math.inf:
+            raise IT3Error(f"the second pass weighs more than nothing, not {self.second}")
         return replace(
-            found, network=self.network or found.network, epochs=self.epochs or found.epochs
+            found,
+            network=self.network or found.network,
+            epochs=self.epochs or found.epochs,
+            second=found.second if self.second is None else self.second,
         )
 
 
@@ -162,8 +184,7 @@ def train(
 
 def train_vanilla(run: Run, shapes: Shapes, *, progress: bool = True) -> Conditioned:
     """The same network, data, seed and epochs without a signal; kept in the RUN for next time."""
-    network = NetworkSettings.from_description(run.settings["network"])
-    training = Training(run.settings["preset"], run.seed, run.settings["epochs"], network)
+    training = Training.of(run.settings, run.seed)
     held_out, rest = _held_out(shapes, training.seed)
     path = run.folder / "vanilla.safetensors"
     recipe, blind = training.recipe(run.task), partial(zigzag_loss, given=0.0)
