@@ -24,6 +24,7 @@ __all__ = ["Trial", "candidates", "trials"]
 
 _LOST = 0.1  # share of the right answers that a corruption must cost to be worth trying under
 _REPEATS = 6  # times that it is applied at most
+_PRIORS = (16, 8, 4)  # images that the training data count as, where few images' statistics blend
 
 
 class Trial(NamedTuple):
@@ -101,8 +102,8 @@ def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
     """
     norms: list[Norm] = ["source"]
     if has_batch_norm(model):
-        several: list[Norm] = ["batch", 0.6] if batch_size >= 16 else [0.05, 0.1, 0.2]
-        norms += several
+        few = [batch_size / (batch_size + prior) for prior in _PRIORS]
+        norms += ["batch", 0.6] if batch_size >= 16 else few
     found = [Candidate("Source", {"norm": norm}) for norm in norms[1:]]
     found += [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-0.5, 0.5, 1.0)]
     for norm in norms[:2]:
