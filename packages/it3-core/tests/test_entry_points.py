@@ -56,6 +56,27 @@ def test_version() -> None:
     assert (done.returncode, done.stdout) == (0, f"it3-core {it3_core.__version__}\n")
 
 
+def test_a_warning_of_ours_is_a_sentence() -> None:
+    script = """
+import warnings
+from it3_core.commands import IT3Warning, exit_code
+
+def app(args, prog_name):
+    warnings.warn("there is little light", IT3Warning, stacklevel=1)
+    warnings.warn("somebody else's", UserWarning, stacklevel=1)
+
+before = warnings.showwarning
+assert exit_code(app, "it3", []) == 0
+assert warnings.showwarning is before
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    ours, theirs = done.stderr.splitlines()[-2:]
+    assert ours == "it3: warning: there is little light"
+    assert theirs.endswith("UserWarning: somebody else's")
+
+
 def test_demo_and_inspect(tmp_path: Path) -> None:
     done = it3_core_command("demo", "--quiet", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr

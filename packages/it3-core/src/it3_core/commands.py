@@ -1,4 +1,4 @@
-"""What the packages' commands have in common: how they end, and how they say their version.
+"""What the packages' commands have in common: how they warn, end and say their version.
 
 Nothing here imports typer, which this package does not need.
 """
@@ -6,15 +6,20 @@ Nothing here imports typer, which this package does not need.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
 
-from it3_core.errors import IT3Error
+from it3_core.errors import IT3Error, IT3Warning
 
 __all__ = ["exit_code", "saying"]
 
 
 def exit_code(app: Callable[..., object], name: str, arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 2, and one sentence, for what a user can mend.
+
+    Our warnings are one sentence too, without the file and line that Python puts before them.
 
     Args:
         app: an app of typer's, or all that takes `args` and `prog_name` as those do.
@@ -26,13 +31,38 @@ def exit_code(app: Callable[..., object], name: str, arguments: Sequence[str] | 
         3
     """
     try:
-        app(args=None if arguments is None else list(arguments), prog_name=name)
+        with _plain_warnings(name):
+            app(args=None if arguments is None else list(arguments), prog_name=name)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except IT3Error as problem:
         print(f"{name}: {problem}", file=sys.stderr)
         return 2
     return 0
+
+
+@contextmanager
+def _plain_warnings(name: str) -> Iterator[None]:
+    before = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, IT3Warning):
+            print(f"{name}: warning: {message}", file=file or sys.stderr)
+        else:
+            before(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def saying(line: str) -> Callable[[bool], None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +17,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from it3_core import IT3Error, IT3Warning
+from it3_core import IT3Error
+from it3_core.commands import exit_code
 from it3_tabular import __version__
 
 __all__ = ["app", "main"]
@@ -243,27 +243,14 @@ def evaluate(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    warnings.simplefilter("once", IT3Warning)
-    warnings.showwarning = _show_warning
-    try:
-        # These networks are too small to share between cores: waiting costs more than working.
-        threadpool_limits(1)
-        torch.set_num_threads(1)
-        app(args=None if argv is None else list(argv), prog_name="it3-tabular")
-    except IT3Error as problem:
-        _err.print(f"it3-tabular: {escape(str(problem))}", soft_wrap=True)
-        return 2
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    return 0
+    # These networks are too small to share between cores: waiting costs more than working.
+    threadpool_limits(1)
+    torch.set_num_threads(1)
+    return exit_code(app, "it3-tabular", argv)
 
 
 def _say(text: str) -> None:
     _out.print(escape(text), soft_wrap=True)
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    _err.print(f"warning: {escape(str(message))}", soft_wrap=True)
 
 
 def _progress(quiet: bool) -> Progress:
