@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from it3_aero.cars.task import CARS
-from it3_aero.learning import NetworkSettings
-from it3_aero.learning import model as model_module
+from it3_aero.learning import NetworkSettings, fitting
 from it3_aero.learning.evaluate import Evaluation
 from it3_aero.learning.model import Training, train_vanilla
 from it3_aero.learning.predict import Adapt, answer
@@ -153,7 +152,7 @@ def test_finished_training_is_not_done_again(
     copy_of_run: Path, levels: Levels, tiny: NetworkSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = (copy_of_run / "model.safetensors").read_bytes()
-    monkeypatch.setattr(model_module, "fit", None)
+    monkeypatch.setattr(fitting, "fit", None)
     training = Training(epochs=60, network=tiny)
     train(levels.train, copy_of_run, training, progress=False)
     assert (copy_of_run / "model.safetensors").read_bytes() == written
@@ -176,9 +175,17 @@ def test_a_run_from_before_there_were_cars_is_one_of_wings(
         tensors=found.tensors,
     )
     assert "task" not in load_run(copy_of_run).settings
-    monkeypatch.setattr(model_module, "fit", None)  # it is finished, so nothing is fitted
+    monkeypatch.setattr(fitting, "fit", None)  # it is finished, so nothing is fitted
     again = train(levels.train, copy_of_run, Training(epochs=60, network=tiny), progress=False)
     assert again.folder == copy_of_run
+
+
+def test_another_seed_is_trained_like_the_first(run: Run, tiny: NetworkSettings) -> None:
+    told = Training.of({**run.settings, "second": 0.25}, seed=5)
+    assert told.recipe(WINGS).second == 0.25
+    assert (told.seed, told.epochs, told.network) == (5, 60, tiny)
+    before = {name: value for name, value in run.settings.items() if name != "second"}
+    assert Training.of(before, seed=5).recipe(WINGS).second == WINGS.recipe("small").second
 
 
 def test_vanilla_net_never_saw_a_signal(copy_of_run: Path, levels: Levels) -> None:

@@ -106,6 +106,9 @@ def test_too_few_shapes_and_unknown_presets(made_up: Shapes, tmp_path: Path) -> 
         train(made_up.take(range(20)), tmp_path, progress=False)
     with pytest.raises(IT3Error, match="preset"):
         train(made_up, tmp_path, Training("huge"), progress=False)
+    for weight in (0.0, -1.0, float("nan")):
+        with pytest.raises(IT3Error, match="weighs more than nothing"):
+            train(made_up, tmp_path, Training(second=weight), progress=False)
 
 
 def test_one_bad_file_does_not_stop_the_rest(

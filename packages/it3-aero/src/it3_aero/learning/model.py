@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from it3_aero import __version__
-from it3_aero.learning.network import build, zigzag
+from it3_aero.learning.fitting import fit_network, hold_out, tails_of
 from it3_aero.learning.runs import FORMAT, Run, load_run
 from it3_aero.learning.shapes import Shapes, named_tensors
 from it3_aero.learning.task import NetworkSettings, Recipe, Task
@@ -31,16 +30,9 @@ from it3_core.candidates import Candidate
 from it3_core.checkpoint import save
 from it3_core.files import make_folder, write_json
 from it3_core.tensorfile import digest
-from it3_core.training import History, fit
-from it3_core.tuning import Tail, split_tail, tune
+from it3_core.tuning import tune
 
 __all__ = ["Training", "candidates", "train", "train_vanilla"]
-
-HELD_OUT = 0.15
-"""Share of the training shapes that early stopping, trust and tuning look at; 20 at least."""
-
-TAILS = 3
-"""Networks that are trained without a tail of the labels: a gain of one alone can mislead."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ def train(
 
     Args:
         task: what kind of shapes.
-        shapes: the training shapes; a part is held out, see `HELD_OUT`.
+        shapes: the training shapes; a part is held out, see `hold_out`.
         out: the RUN's folder, made where there is none.
         training: preset, seed and the like.
         card: the data card, kept in the RUN.
@@ -142,11 +134,11 @@ def train(
     finished = _finished(task, folder, known)
     if finished is not None:
         return finished
-    held_out, rest = _held_out(shapes, training.seed)
+    held_out, rest = hold_out(shapes, training.seed)
     adapter = Regression.fit(rest.y)
-    make = partial(_fit, task, adapter, recipe, training.seed, progress=progress)
+    make = partial(fit_network, task, adapter, recipe, training.seed, progress=progress)
     model, history = make(rest, held_out, folder / "training.safetensors")
-    tails = _tails(task, adapter, rest, recipe, training.seed, folder, progress)
+    tails = tails_of(task, adapter, rest, recipe, training.seed, folder, progress)
     trust = Trust.fit(model, adapter, batches(held_out.x, 64))
     generator = torch.Generator().manual_seed(training.seed)
     tuning = tune(
@@ -185,10 +177,10 @@ def train(
 def train_vanilla(run: Run, shapes: Shapes, *, progress: bool = True) -> Conditioned:
     """The same network, data, seed and epochs without a signal; kept in the RUN for next time."""
     training = Training.of(run.settings, run.seed)
-    held_out, rest = _held_out(shapes, training.seed)
+    held_out, rest = hold_out(shapes, training.seed)
     path = run.folder / "vanilla.safetensors"
     recipe, blind = training.recipe(run.task), partial(zigzag_loss, given=0.0)
-    model, _ = _fit(
+    model, _ = fit_network(
         *(run.task, run.adapter, recipe, run.seed, rest, held_out, path),
         loss=blind,
         progress=progress,
@@ -209,66 +201,6 @@ def candidates(model: Conditioned) -> list[Candidate]:
     return found
 
 
-def _fit(
-    task: Task,
-    adapter: Regression,
-    recipe: Recipe,
-    seed: int,
-    rest: Shapes,
-    held_out: Shapes,
-    checkpoint: Path,
-    epochs: int | None = None,
-    loss: Callable[..., Tensor] | None = None,
-    progress: bool = True,
-) -> tuple[Conditioned, History]:
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        model = build(task.trunk, recipe.network, adapter)
-    history = fit(
-        model,
-        adapter,
-        (rest.x, rest.y),
-        validation=(held_out.x, held_out.y),
-        epochs=epochs or recipe.epochs,
-        batch_size=recipe.batch_size or (32 if len(rest) < 800 else 64),
-        lr=recipe.lr,
-        schedule="cosine",
-        clip=1.0,
-        loss=loss or partial(zigzag, weight=recipe.second),
-        checkpoint=checkpoint,
-        seed=seed,
-        progress=progress,
-    )
-    return model, history
-
-
-def _tails(
-    task: Task,
-    adapter: Regression,
-    rest: Shapes,
-    recipe: Recipe,
-    seed: int,
-    folder: Path,
-    progress: bool,
-) -> list[Tail]:
-    """Networks trained half as long without a fifth of the labels, those next to what is beyond.
-
-    They measure with the adapter that tuning measures with, and differ in their first weights.
-    """
-    inside, tail = (rest.take(rows) for rows in split_tail(rest.y, 0.2, task.beyond))
-    held_out, known = _held_out(inside, seed, least=4)
-    epochs = max(1, recipe.epochs // 2)
-    found = []
-    for number in range(TAILS):
-        path = folder / ("tail.safetensors" if number == 0 else f"tail-{number + 1}.safetensors")
-        model, _ = _fit(
-            *(task, adapter, recipe, seed + 1000 * number, known, held_out, path, epochs),
-            progress=progress,
-        )
-        found.append(Tail(model, tail.x, tail.y))
-    return found
-
-
 @torch.no_grad()
 def _error(model: Conditioned, adapter: Regression, shapes: Shapes) -> float:
     """The mean error of the first answer."""
@@ -283,16 +215,6 @@ def _finished(task: Task, folder: Path, known: Mapping[str, Any]) -> Run | None:
     except IT3Error:
         return None
     return run if known.items() <= {"task": "wings", **run.settings}.items() else None
-
-
-def _held_out(shapes: Shapes, seed: int, least: int = 20) -> tuple[Shapes, Shapes]:
-    size = max(least, round(HELD_OUT * len(shapes)))
-    if len(shapes) - size < 16:
-        raise IT3Error(
-            f"{len(shapes)} training shapes are too few to hold some out of: generate 60 at least"
-        )
-    order = torch.randperm(len(shapes), generator=torch.Generator().manual_seed(seed + 1000))
-    return shapes.take(order[:size].sort().values), shapes.take(order[size:].sort().values)
 
 
 def _watched(model: Conditioned) -> list[str]:
