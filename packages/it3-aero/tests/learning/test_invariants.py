@@ -11,6 +11,7 @@ import torch
 
 from it3_aero.cars.task import CARS
 from it3_aero.learning import NetworkSettings, fitting
+from it3_aero.learning import model as model_module
 from it3_aero.learning.evaluate import Evaluation
 from it3_aero.learning.model import Training, train_vanilla
 from it3_aero.learning.predict import Adapt, answer
