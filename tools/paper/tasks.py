@@ -69,8 +69,7 @@ def wings(place: Place) -> Outcome:
     n = place.of(300, 2000, 2000)
     generate(place.folder / "data", n, seed=0, progress=place.progress)
     dataset = WingDataset(place.folder / "data")
-    data = f"{n} profiles, {dataset.solver}"
-    return _shapes(place, WINGS, dataset, data, "MAE of L/D", place.of(2, 10, 10))
+    return _shapes(place, WINGS, dataset, f"{n} profiles, {dataset.solver}", "MAE of L/D")
 
 
 def cars(place: Place) -> Outcome:
@@ -81,11 +80,10 @@ def cars(place: Place) -> Outcome:
     if not Path(SAMPLE).exists():
         raise NotHereError("the package holds no solved cars yet")
     dataset = CarDataset(SAMPLE)
-    data = f"{len(dataset)} cars, {dataset.solver}"
-    return _shapes(place, CARS, dataset, data, "MAE of Cd", place.of(2, 5, 5))
+    return _shapes(place, CARS, dataset, f"{len(dataset)} cars, {dataset.solver}", "MAE of Cd")
 
 
-def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str, seeds: int) -> Outcome:
+def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str) -> Outcome:
     from it3_aero.learning.evaluate import evaluate_run
     from it3_aero.learning.job import levels_of, threshold_of
     from it3_aero.learning.model import Training, train
@@ -96,7 +94,7 @@ def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str, seeds: 
     preset = "paper" if place.preset == "full" else "small"
     training = Training(preset, epochs=place.of(15, None, None))
     run = train(task, levels.train, place.folder / "run", training, progress=place.progress)
-    most = place.of(10, 50, None)
+    seeds, most = place.of(2, 5, 5), place.of(10, 25, None)
     found = evaluate_run(run, levels, seeds=seeds, most=most, progress=place.progress)
     others = [load_run(task, run.folder / "seeds" / str(seed)) for seed in range(1, seeds)]
     tested = {name: (part.x, part.y) for name, part in levels.drawn(most).test.items()}
