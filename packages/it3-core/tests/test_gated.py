@@ -26,7 +26,7 @@ from it3_core import (
     condition,
     tune,
 )
-from it3_core.tuning import _chosen, _tried
+from it3_core.choosing import Tried, choose
 
 
 @pytest.mark.parametrize("size", [1, 4, 64])
@@ -301,13 +301,13 @@ def test_of_gates_that_are_level_the_one_on_the_drift_is_taken(behind: float, ch
     noise = torch.randn(100, dtype=torch.float64)
     noise -= noise.mean()
     tried = [
-        _tried(Candidate("Source", {"norm": "batch"}, Gate(1.0, 1.0, of=of)), changes, [], 0.95)
+        Tried.of(Candidate("Source", {"norm": "batch"}, Gate(1.0, 1.0, of=of)), changes, [], 0.95)
         for of, changes in (
             ("error", {"clean": torch.zeros(100), "blur": -0.6 - 0.1 * noise}),
             ("drift", {"clean": torch.zeros(100), "blur": -0.59 + behind + 0.1 * noise}),
         )
     ]
-    gate = _chosen(tried, worth=0.02, harm=0.01, confidence=0.95).chosen.gate
+    gate = choose(tried, worth=0.02, harm=0.01, confidence=0.95).chosen.gate
     assert isinstance(gate, Gate)
     assert gate.of == chosen
 
