@@ -175,12 +175,15 @@ def _why_none(results: Sequence[Tried], sigmas: float, worth: float, harm: float
     margin = sigmas * best.uncertainty
     if best.gain <= max(worth, margin):
         return f"{most}, which may be chance (± {margin:.1%}) or is less than {worth:.0%}"
-    own = best.groups[0]
-    return (
-        f"{most}, but under shifts, on this network itself, by {-float(own.mean()):.1%} "
-        f"(± {sigmas * _uncertainty(own):.1%}), where {worth:.0%} and more than chance are asked "
-        f"for"
-    )
+    asked = f"where {worth:.0%} and more than chance are asked"
+    if _witnessed(best):
+        doubtful = next(rows for rows in best.tails if not _enough(rows, sigmas, worth))
+        return (
+            f"{most}, but the networks trained without the label tail do not agree: one of "
+            f"{len(best.tails)} gains {_gain(doubtful, sigmas)}, {asked} of each"
+        )
+    own = _gain(best.groups[0], sigmas)
+    return f"{most}, but under shifts, on this network itself, by {own}, {asked} for"
 
 
 def _gains(tried: Tried, sigmas: float, worth: float) -> bool:
@@ -189,15 +192,20 @@ def _gains(tried: Tried, sigmas: float, worth: float) -> bool:
     The tail is another network's, and a step that helps one network can harm the next: what is
     seen there alone is not enough, but for answers at the edge, and seen by several.
     """
-
-    def enough(rows: Tensor) -> bool:
-        return -float(rows.mean()) > max(worth, sigmas * _uncertainty(rows))
-
     if tried.gain <= max(worth, sigmas * tried.uncertainty):
         return False
-    if isinstance(tried.candidate.gate, Edge) and len(tried.tails) >= _WITNESSES:
-        return all(map(enough, tried.tails))
-    return enough(tried.groups[0])
+    if _witnessed(tried):
+        return all(_enough(rows, sigmas, worth) for rows in tried.tails)
+    return _enough(tried.groups[0], sigmas, worth)
+
+
+def _enough(rows: Tensor, sigmas: float, worth: float) -> bool:
+    return -float(rows.mean()) > max(worth, sigmas * _uncertainty(rows))
+
+
+def _witnessed(tried: Tried) -> bool:
+    """Whether it is for answers at the edge, and enough networks' tails can tell."""
+    return isinstance(tried.candidate.gate, Edge) and len(tried.tails) >= _WITNESSES
 
 
 def _surest(best: Tried, gated: Sequence[Tried], confidence: float) -> Tried:
@@ -249,6 +257,10 @@ def _sigmas(results: Sequence[Tried], confidence: float) -> float:
 def _uncertainty(changes: Tensor) -> float:
     """The standard deviation of their mean."""
     return float(changes.std()) / math.sqrt(len(changes))
+
+
+def _gain(changes: Tensor, sigmas: float) -> str:
+    return f"{-float(changes.mean()):.1%} (± {sigmas * _uncertainty(changes):.1%})"
 
 
 def _json(number: float) -> float | None:
