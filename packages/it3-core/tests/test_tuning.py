@@ -22,6 +22,7 @@ from it3_core import (
     split_tail,
     tune,
 )
+from it3_core.choosing import Tried, choose
 
 # On clean inputs the networks below ignore their signal, and are told so.
 pytestmark = pytest.mark.filterwarnings("ignore:the network's answer does not depend")
@@ -125,6 +126,19 @@ def test_harm_on_clean_data_forbids_a_gain_elsewhere() -> None:
     after = (unusual.prediction.flatten() - y).abs().mean()
     before = (unusual.initial.flatten() - y).abs().mean()
     assert changes["shift"] == pytest.approx(float(after / before) - 1, abs=1e-4)  # as promised
+
+
+def test_the_trial_that_forbids_it_is_named_and_not_one_that_may_be_chance() -> None:
+    wild = torch.tensor([-1.0, 1.0], dtype=torch.float64).repeat(32)
+    change = {"clean": 0 * wild + 0.03, "blur": 0 * wild - 0.9, "noise": wild + 0.05}
+    harmful = Tried.of(STEPS[0], change, [], 0.95)
+    assert harmful.changes["noise"] > harmful.changes["clean"] > 0.01
+    reason = choose([harmful], worth=0.02, harm=0.01, confidence=0.95).reason
+    assert "raises the error by 3.0% on clean" in reason
+    # A harmless one that gains beyond chance, but too little.
+    tiny = Tried.of(STEPS[1], {"clean": 0 * wild, "blur": 0 * wild - 0.01}, [], 0.95)
+    reason = choose([harmful, tiny], worth=0.02, harm=0.01, confidence=0.95).reason
+    assert "no harmless one gains enough" in reason
 
 
 def test_chance_is_not_a_gain() -> None:

@@ -34,8 +34,8 @@ class Tried(NamedTuple):
 
     candidate: Candidate
     changes: dict[str, float]
-    harm: float
-    """The largest change for the worse: of a shift's, what is beyond chance."""
+    harms: dict[str, float]
+    """The changes as far as they count against it: of a shift's, what is beyond chance."""
     gain: float
     uncertainty: float
     groups: list[Tensor]
@@ -62,11 +62,21 @@ class Tried(NamedTuple):
         variance = sum(_uncertainty(group) ** 2 for group in groups)
         z = statistics.NormalDist().inv_cdf(confidence)
         chance = {name: z * _uncertainty(change) for name, change in shifted.items()}
-        harm = max(
-            change - chance.get(name, 0.0) if math.isfinite(change) else math.inf
+        harms = {
+            name: change - chance.get(name, 0.0) if math.isfinite(change) else math.inf
             for name, change in changes.items()
-        )
-        return cls(candidate, changes, harm, gain, variance**0.5 / len(groups), groups, tails)
+        }
+        return cls(candidate, changes, harms, gain, variance**0.5 / len(groups), groups, tails)
+
+    @property
+    def worst(self) -> str:
+        """The trial that it harms most."""
+        return max(self.harms, key=lambda name: self.harms[name])
+
+    @property
+    def harm(self) -> float:
+        """How much it harms there."""
+        return self.harms[self.worst]
 
     def describe(self) -> dict[str, Any]:
         """What it was and what came of it, as JSON."""
@@ -167,10 +177,9 @@ def _why_none(results: Sequence[Tried], sigmas: float, worth: float, harm: float
         f"({best.gain:.1%})"
     )
     if best.harm > harm:
-        worst = max(best.changes, key=lambda name: best.changes[name])
         return (
-            f"{most} but raises the error by {best.changes[worst]:.1%} on {worst}, "
-            f"and no harmless one gains more than chance"
+            f"{most} but raises the error by {best.changes[best.worst]:.1%} on {best.worst}, "
+            f"and no harmless one gains enough"
         )
     margin = sigmas * best.uncertainty
     if best.gain <= max(worth, margin):
