@@ -73,8 +73,11 @@ class RunFile:
                 f"{self.path} is of another network ({wrong}): name another checkpoint file"
             )
         before, now = stored.metadata["identity"], json.loads(json.dumps(self.identity))
+        # A file of an older version says nothing of what was not asked for then.
         changed = [
-            f"{k} was {before.get(k)} and is {v}" for k, v in now.items() if before.get(k) != v
+            f"{name} was {before[name]} and is {value}"
+            for name, value in now.items()
+            if name in before and before[name] != value
         ]
         if changed:
             raise IT3Error(

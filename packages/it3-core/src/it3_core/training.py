@@ -164,6 +164,7 @@ def fit(
                 "the number of held-out rows": held_out and len(held_out.numbers),
                 "the data's fingerprint": rows.fingerprint(),
                 "the held-out data's fingerprint": held_out and held_out.fingerprint(),
+                "the measure to minimise": name_of(validation) if _is_measure(validation) else None,
             }
             file = RunFile(Path(checkpoint), identity)
         run = Run(

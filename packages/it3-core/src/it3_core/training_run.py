@@ -148,7 +148,8 @@ class Run:
         total, interrupted = self.group.sum(float(loss.detach()), float(self.interrupted()))
         value = total / self.group.size
         if not (math.isfinite(value) and math.isfinite(float(norm))):
-            self._give_up("loss" if not math.isfinite(value) else "gradient")
+            what = "loss" if not math.isfinite(value) else "gradient"
+            self._give_up(what, f"in epoch {self.epoch + 1}, step {self.step + 1}")
         if self.clip is not None:
             clip_grads_with_norm_(self.parameters, self.clip, norm)
         self.optimizer.step()
@@ -166,7 +167,7 @@ class Run:
             with torch.no_grad():
                 value = self.group.first(float(self.judge()))
             if not math.isfinite(value):
-                self._give_up("held-out loss")
+                self._give_up("held-out loss", f"after epoch {self.epoch + 1}")
             history.validation.append(value)
         history.train.append(loss)
         self.epoch, self.step, self.running = self.epoch + 1, 0, 0.0
@@ -180,12 +181,12 @@ class Run:
         self.course.after_epoch(self.epoch, value)
         self._show()
 
-    def _give_up(self, what: str) -> NoReturn:
+    def _give_up(self, what: str, when: str) -> NoReturn:
         kept = "" if self.file is None else f"; {self.file.path} holds an earlier, good state"
         raise IT3Error(
-            f"the {what} is not finite in epoch {self.epoch + 1}, step {self.step + 1}: lower lr "
-            f"(it is {float(self.optimizer.param_groups[0]['lr']):g}), set clip=1.0, or look for "
-            f"extreme values in the data{kept}"
+            f"the {what} is not finite {when}: lower lr (it is "
+            f"{float(self.optimizer.param_groups[0]['lr']):g}), set clip=1.0, or look for extreme "
+            f"values in the data{kept}"
         )
 
     def _interrupt(self) -> NoReturn:
