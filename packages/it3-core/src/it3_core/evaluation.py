@@ -7,6 +7,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,10 @@ def evaluate(
     # Methods may draw random numbers; the caller's own stay as they were.
     in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = range(torch.cuda.device_count()) if in_use else ()
-    with torch.random.fork_rng(devices):
+    with closing(bar), torch.random.fork_rng(devices):
         for size in sizes:
             run.through_levels(size, labels[size])
-    bar.show(len(wanted), "done", last=True)
-    bar.close()
+        bar.show(len(wanted), "done", last=True)
     return [known[cell] for cell in wanted]
 
 
@@ -275,7 +275,7 @@ class _Run:
         """Whether what the file holds of this level can come from these methods and data."""
         label = None if self.reference in self.once else size
         known = self.known.get((self.seed, level, self.reference, label))
-        if known is None or known["error"] is None:
+        if known is None or known.get("error") is None:
             return
         errors = torch.cat(tally.errors)
         error = float(errors.mean())
