@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -248,6 +250,11 @@ def test_split_tail(side: str, tail: list[int]) -> None:
     [
         ({"shifts": {}}, "at least one shift"),
         ({"shifts": {"clean": shift}}, "names of trials"),
+        ({"shifts": {"label tail 2": shift}}, "names of trials"),
+        ({"confidence": 95}, "confidence must lie between 0 and 1, but is 95"),
+        ({"y": torch.full((64,), torch.nan)}, "the labels hold NaN or Inf on trial 'clean'"),
+        ({"tail": Tail(Biased(0.8), torch.ones(5, 2), torch.ones(4))}, "5 inputs but 4 labels"),
+        ({"tail": Tail(Biased(0.8), torch.ones(1, 2), torch.ones(1))}, "less than 2 rows"),
         ({"y": torch.zeros(3)}, "64 inputs to tune on but 3 labels"),
         ({"x": torch.zeros(3, 2), "y": torch.zeros(3)}, "at least 8"),
         ({"candidates": [Candidate("IT3", {"speed": 1})]}, "IT3 does not know"),
@@ -258,6 +265,22 @@ def test_bad_requests_say_what_to_change(change: dict[str, Any], hint: str) -> N
     request = {"x": x, "y": y, "shifts": {"shift": shift}, "progress": False} | change
     with pytest.raises(IT3Error, match=hint):
         tune(Biased(0.8), Regression(), request.pop("x"), request.pop("y"), **request)
+
+
+def test_what_goes_wrong_leaves_the_terminal_on_a_new_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    x, y = data()
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    bad = [STEPS[0], Candidate("IT3", {"speed": 1})]
+    with pytest.raises(IT3Error, match="IT3 does not know"):
+        tune(Biased(0.8), Regression(), x, y, shifts={"shift": shift}, candidates=bad)
+    assert terminal.getvalue().endswith("\n")
 
 
 def test_unknown_methods_are_refused() -> None:

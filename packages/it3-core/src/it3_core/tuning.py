@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,6 @@ from it3_core.candidates import CARRYING, Candidate, default_candidates
 from it3_core.choosing import Tried, Tuning, choose
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.gating import Picking, Trial, pickings
-from it3_core.methods import Method, Source
 from it3_core.progress import Progress
 
 __all__ = ["Tail", "Tuning", "split_tail", "tune"]
@@ -103,31 +102,21 @@ def tune(
         >>> tuning.chosen  # the labels are the network's own answers: nothing can be better
         Source()
     """
-    if count(x) != len(y):
-        raise IT3Error(f"there are {count(x)} inputs to tune on but {len(y)} labels")
-    if len(y) < 8:
-        raise IT3Error(f"tuning on {len(y)} rows would choose by chance: hold out at least 8")
-    if not shifts and not tail:
-        raise IT3Error("name at least one shift to tune for, or give a label tail")
-    if "clean" in shifts or _TAIL in shifts:
-        raise IT3Error('"clean" and "label tail" are names of trials of their own')
+    if not 0 < confidence < 1:
+        raise IT3Error(f"confidence must lie between 0 and 1, but is {confidence}")
     tails = [] if tail is None else [tail] if isinstance(tail, Tail) else list(tail)
-    if len({len(one.y) for one in tails}) > 1:
-        raise IT3Error("the tails are of different rows: give every network the same")
+    _check_rows(x, y, tails)
+    if not shifts and not tails:
+        raise IT3Error("name at least one shift to tune for, or give a label tail")
+    if any(name == "clean" or name.startswith(_TAIL) for name in shifts):
+        raise IT3Error('"clean" and "label tail" are names of trials of their own')
     tries = list(default_candidates(model) if candidates is None else candidates)
     trials = {"clean": Trial(model, x, y)}
     for name, shift in shifts.items():
         trials[name] = Trial(model, shift(x), y)
     beyond = [_TAIL if number == 0 else f"{_TAIL} {number + 1}" for number in range(len(tails))]
     trials |= dict(zip(beyond, tails, strict=True))
-    bar = Progress(len(trials) * (len(tries) + 1), "tune", progress)
-    base = {
-        name: _errors(Source(trial[0], adapter), adapter, *trial[1:], batch_size)
-        for name, trial in trials.items()
-    }
-    for name, errors in base.items():
-        if not bool(torch.isfinite(errors).all()):
-            raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
+    base = {name: _base(name, trial, adapter, batch_size) for name, trial in trials.items()}
     gates: list[Picking] = []
     if false_alarms is not None:
         with _silent():
@@ -135,23 +124,22 @@ def tune(
     # A share of almost nothing means nothing: no scale below a hundredth of the largest.
     largest = max(float(errors.mean()) for errors in base.values())
     results: list[Tried] = []
-    for number, candidate in enumerate(tries):
-        relative = {}
-        for done, (name, (network, inputs, labels)) in enumerate(trials.items()):
-            method = candidate.build(network, adapter)
-            # Of a tail's network, which was trained for this alone, nobody wants to be warned.
-            with _silent() if name in beyond else nullcontext():
-                errors = _errors(method, adapter, inputs, labels, batch_size)
-            scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
-            relative[name] = (errors - base[name]) / scale
-            bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
-        results.append(Tried.of(candidate, relative, beyond, confidence))
-        if candidate.gate is not None or candidate.method in CARRYING:
-            continue
-        for gate, picked in gates:
-            some = {name: change.where(picked[name], 0.0) for name, change in relative.items()}
-            results.append(Tried.of(replace(candidate, gate=gate), some, beyond, confidence))
-    bar.close()
+    with closing(Progress(len(trials) * (len(tries) + 1), "tune", progress)) as bar:
+        for number, candidate in enumerate(tries):
+            relative = {}
+            for done, (name, trial) in enumerate(trials.items()):
+                # Of a tail's network, trained for this alone, nobody wants to be warned.
+                with _silent() if name in beyond else nullcontext():
+                    errors = _errors(candidate, trial, adapter, batch_size)
+                scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
+                relative[name] = (errors - base[name]) / scale
+                bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
+            results.append(Tried.of(candidate, relative, beyond, confidence))
+            if candidate.gate is not None or candidate.method in CARRYING:
+                continue
+            for gate, picked in gates:
+                some = {name: change.where(picked[name], 0.0) for name, change in relative.items()}
+                results.append(Tried.of(replace(candidate, gate=gate), some, beyond, confidence))
     return choose(results, worth, harm, confidence)
 
 
@@ -201,10 +189,35 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _errors(method: Method, adapter: Adapter, x: Any, y: Tensor, size: int) -> Tensor:
+def _check_rows(x: Any, y: Tensor, tails: Sequence[Tail]) -> None:
+    if count(x) != len(y):
+        raise IT3Error(f"there are {count(x)} inputs to tune on but {len(y)} labels")
+    if len(y) < 8:
+        raise IT3Error(f"tuning on {len(y)} rows would choose by chance: hold out at least 8")
+    for _, inputs, labels in tails:
+        if count(inputs) != len(labels):
+            raise IT3Error(f"a label tail has {count(inputs)} inputs but {len(labels)} labels")
+        if len(labels) < 2:
+            raise IT3Error("a label tail of less than 2 rows can't tell a gain from chance")
+    if len({len(one.y) for one in tails}) > 1:
+        raise IT3Error("the tails are of different rows: give every network the same")
+
+
+def _base(name: str, trial: Trial, adapter: Adapter, size: int) -> Tensor:
+    """The errors that candidates are compared with."""
+    errors = _errors(Candidate("Source"), trial, adapter, size)
+    if bool(torch.isfinite(errors).all()):
+        return errors
+    if not bool(torch.isfinite(trial.y).all()):
+        raise IT3Error(f"the labels hold NaN or Inf on trial {name!r}: drop those rows first")
+    raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
+
+
+def _errors(candidate: Candidate, trial: Trial, adapter: Adapter, size: int) -> Tensor:
     """Per instance, in double precision; answers that are not finite count as infinitely wrong."""
+    method = candidate.build(trial.model, adapter)
     found = []
-    for part, label in zip(batches(x, size), batches(y, size), strict=True):
+    for part, label in zip(batches(trial.x, size), batches(trial.y, size), strict=True):
         found.append(adapter.error(method(part).prediction, label).detach().double().cpu())
     errors = torch.cat(found)
     return torch.where(errors.isnan(), float("inf"), errors)
