@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -635,6 +636,16 @@ class TestRobustness:
         assert len(run({"source": same, "new": Offset()}, {"a": level(50)}, path=path)) == 2
         assert len(run({"source": same}, {"a": level(9, 5.0)}, path=path, seed=1)) == 1
 
+    def test_a_record_of_somebody_else_s_that_has_no_error_is_nothing_to_compare_with(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "r.jsonl"
+        known = {"seed": 0, "level": "a", "method": "source", "batch_size": 4, "n": 3}
+        write_records([known], path)
+        records = run({"source": same, "new": Offset()}, {"a": level(3)}, path=path)
+        assert records[0] == known
+        assert records[1]["difference"] == 0.0
+
     def test_paths_that_can_not_be_used_are_told(self, tmp_path: Path) -> None:
         with pytest.raises(IT3Error, match=r"can't read .*none.jsonl: No such file"):
             read_records(tmp_path / "none.jsonl")
@@ -776,6 +787,20 @@ class TestEntryPoints:
         assert "evaluate [####################] done" in captured.err
         run({"source": same}, {"a": level(3)}, progress=False)
         assert capsys.readouterr().err == ""
+
+    def test_what_goes_wrong_leaves_the_terminal_on_a_new_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with pytest.raises(IT3Error, match="can't go beyond"):
+            run({"source": Raising(2.0)}, {"a": level(5)}, progress=True)
+        assert "evaluate [" in terminal.getvalue()
+        assert terminal.getvalue().endswith("\n")
 
     def test_real_methods_go_through_to_a_table(self) -> None:
         records: list[Record] = []

@@ -26,7 +26,7 @@ from it3_core import (
     condition,
     tune,
 )
-from it3_core.tuning import _chosen, _tried
+from it3_core.choosing import Tried, choose
 
 
 @pytest.mark.parametrize("size", [1, 4, 64])
@@ -301,15 +301,34 @@ def test_of_gates_that_are_level_the_one_on_the_drift_is_taken(behind: float, ch
     noise = torch.randn(100, dtype=torch.float64)
     noise -= noise.mean()
     tried = [
-        _tried(Candidate("Source", {"norm": "batch"}, Gate(1.0, 1.0, of=of)), changes, [], 0.95)
+        Tried.of(Candidate("Source", {"norm": "batch"}, Gate(1.0, 1.0, of=of)), changes, [], 0.95)
         for of, changes in (
             ("error", {"clean": torch.zeros(100), "blur": -0.6 - 0.1 * noise}),
             ("drift", {"clean": torch.zeros(100), "blur": -0.59 + behind + 0.1 * noise}),
         )
     ]
-    gate = _chosen(tried, worth=0.02, harm=0.01, confidence=0.95).chosen.gate
+    gate = choose(tried, worth=0.02, harm=0.01, confidence=0.95).chosen.gate
     assert isinstance(gate, Gate)
     assert gate.of == chosen
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_tails_that_disagree_are_named_as_the_reason(noisy: bool) -> None:
+    """One of three networks has nothing to gain at the edge, and nothing to lose."""
+    torch.manual_seed(0)
+    x = 0.7 * torch.rand(400, 1)
+    beyond = 1.1 + torch.rand(200, 1) / 2
+    tuning = tune(
+        Saturating(1.0, 0.5), Regression(), x, x.flatten() + 0.01 * torch.randn(400),
+        shifts={"noise": lambda x: x + 0.01 * torch.randn_like(x)} if noisy else {},
+        tail=[Tail(Saturating(0.8, step), beyond, beyond.flatten()) for step in (0.4, 0.4, 0.0)],
+        candidates=[Candidate("AnswerStep", {"alpha": 1.0}, Edge(high=0.81))],
+        progress=False,
+    )  # fmt: skip
+    assert tuning.chosen == Candidate("Source")
+    assert "this network itself" not in tuning.reason
+    assert "the networks trained without the label tail do not agree" in tuning.reason
+    assert "one of 3 gains -0.0% (± 0.0%), where 2%" in tuning.reason
 
 
 def test_tails_are_of_the_same_rows() -> None:

@@ -713,7 +713,7 @@ def test_a_gradient_that_is_not_finite_is_noticed() -> None:
 
 
 def test_a_held_out_loss_that_is_not_finite_is_noticed() -> None:
-    with pytest.raises(IT3Error, match="the held-out loss is not finite"):
+    with pytest.raises(IT3Error, match="the held-out loss is not finite after epoch 1: lower lr"):
         fit(network(), Regression(), problem(), validation=lambda m: float("nan"), progress=False)
 
 
@@ -746,6 +746,21 @@ def test_a_checkpoint_of_another_run_is_refused(
     with pytest.raises(IT3Error, match=message):
         demanding(model, path, **change)
     assert path.read_bytes() == content
+
+
+def measure(model: nn.Module) -> float:
+    return 1.0
+
+
+def test_a_run_judged_by_another_measure_is_refused(tmp_path: Path) -> None:
+    """Its best weights would be compared by two measures, or by none and yet taken."""
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(KilledError):
+        demanding(network(), path, validation=measure, loss=Counting(7))
+    for other in (None, Counting()):
+        with pytest.raises(IT3Error, match="the measure to minimise was measure and is"):
+            demanding(network(), path, validation=other, loss=Counting())
+    assert demanding(network(), path, validation=measure, loss=Counting()).best_epoch == 1
 
 
 def killing(items: list[Any]) -> Any:

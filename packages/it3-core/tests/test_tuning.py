@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +24,7 @@ from it3_core import (
     split_tail,
     tune,
 )
+from it3_core.choosing import Tried, choose
 
 # On clean inputs the networks below ignore their signal, and are told so.
 pytestmark = pytest.mark.filterwarnings("ignore:the network's answer does not depend")
@@ -125,6 +128,19 @@ def test_harm_on_clean_data_forbids_a_gain_elsewhere() -> None:
     after = (unusual.prediction.flatten() - y).abs().mean()
     before = (unusual.initial.flatten() - y).abs().mean()
     assert changes["shift"] == pytest.approx(float(after / before) - 1, abs=1e-4)  # as promised
+
+
+def test_the_trial_that_forbids_it_is_named_and_not_one_that_may_be_chance() -> None:
+    wild = torch.tensor([-1.0, 1.0], dtype=torch.float64).repeat(32)
+    change = {"clean": 0 * wild + 0.03, "blur": 0 * wild - 0.9, "noise": wild + 0.05}
+    harmful = Tried.of(STEPS[0], change, [], 0.95)
+    assert harmful.changes["noise"] > harmful.changes["clean"] > 0.01
+    reason = choose([harmful], worth=0.02, harm=0.01, confidence=0.95).reason
+    assert "raises the error by 3.0% on clean" in reason
+    # A harmless one that gains beyond chance, but too little.
+    tiny = Tried.of(STEPS[1], {"clean": 0 * wild, "blur": 0 * wild - 0.01}, [], 0.95)
+    reason = choose([harmful, tiny], worth=0.02, harm=0.01, confidence=0.95).reason
+    assert "no harmless one gains enough" in reason
 
 
 def test_chance_is_not_a_gain() -> None:
@@ -234,6 +250,11 @@ def test_split_tail(side: str, tail: list[int]) -> None:
     [
         ({"shifts": {}}, "at least one shift"),
         ({"shifts": {"clean": shift}}, "names of trials"),
+        ({"shifts": {"label tail 2": shift}}, "names of trials"),
+        ({"confidence": 95}, "confidence must lie between 0 and 1, but is 95"),
+        ({"y": torch.full((64,), torch.nan)}, "the labels hold NaN or Inf on trial 'clean'"),
+        ({"tail": Tail(Biased(0.8), torch.ones(5, 2), torch.ones(4))}, "5 inputs but 4 labels"),
+        ({"tail": Tail(Biased(0.8), torch.ones(1, 2), torch.ones(1))}, "less than 2 rows"),
         ({"y": torch.zeros(3)}, "64 inputs to tune on but 3 labels"),
         ({"x": torch.zeros(3, 2), "y": torch.zeros(3)}, "at least 8"),
         ({"candidates": [Candidate("IT3", {"speed": 1})]}, "IT3 does not know"),
@@ -244,6 +265,22 @@ def test_bad_requests_say_what_to_change(change: dict[str, Any], hint: str) -> N
     request = {"x": x, "y": y, "shifts": {"shift": shift}, "progress": False} | change
     with pytest.raises(IT3Error, match=hint):
         tune(Biased(0.8), Regression(), request.pop("x"), request.pop("y"), **request)
+
+
+def test_what_goes_wrong_leaves_the_terminal_on_a_new_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    x, y = data()
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    bad = [STEPS[0], Candidate("IT3", {"speed": 1})]
+    with pytest.raises(IT3Error, match="IT3 does not know"):
+        tune(Biased(0.8), Regression(), x, y, shifts={"shift": shift}, candidates=bad)
+    assert terminal.getvalue().endswith("\n")
 
 
 def test_unknown_methods_are_refused() -> None:

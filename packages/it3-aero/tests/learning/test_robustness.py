@@ -12,6 +12,7 @@ import torch
 from it3_aero.learning import NetworkSettings
 from it3_aero.learning.evaluate import Evaluation, load_evaluation
 from it3_aero.learning.model import Training
+from it3_aero.learning.network import zigzag
 from it3_aero.learning.predict import Prediction, predict, verify
 from it3_aero.learning.report import write_report
 from it3_aero.learning.runs import Run
@@ -21,7 +22,7 @@ from it3_aero.wings.model import load_run, train
 from it3_aero.wings.network import build
 from it3_aero.wings.solvers import PolarPoint
 from it3_aero.wings.task import WINGS, asking
-from it3_core import IT3Error, Regression
+from it3_core import IT3Error, Regression, zigzag_loss
 from it3_core.checkpoint import load, save
 from it3_core.report import Page, facts, picture, table, text
 
@@ -31,6 +32,22 @@ def one_line(problem: pytest.ExceptionInfo[IT3Error]) -> str:
     assert "\n" not in said
     assert said
     return said
+
+
+@pytest.mark.parametrize("entrance", ["head", "nodes"])
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_second_pass_that_weighs_nothing_is_refused_as_by_core(
+    entrance: str, weight: float
+) -> None:
+    adapter = Regression()
+    net = build(NetworkSettings(layers=2, channels=4, entrance=entrance), adapter)
+    batch = torch.rand(3, 20, 2), torch.rand(3)
+    said = []
+    for loss in (zigzag, zigzag_loss):
+        with pytest.raises(IT3Error, match="weight is a positive number") as problem:
+            loss(net, adapter, *batch, weight=weight)
+        said.append(one_line(problem))
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.999])

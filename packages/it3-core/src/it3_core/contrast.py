@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from it3_core.bootstrap import bootstrap_interval
-from it3_core.evaluation import Record
+from it3_core.records import Record
 
 __all__ = ["Contrast", "Series", "contrast", "slope"]
 

@@ -1,31 +1,14 @@
-"""Methods × shift levels × batch sizes × seeds → records: plain dicts, one JSON line each.
-
-A record is one *cell*: what one method did on one level, at one batch size, for one training
-seed. It stands alone, so that files can be cut, joined and read by anything:
-
-- `seed`, `level`, `method`, `batch_size` name the cell; `batch_size` is None for methods whose
-  answers don't depend on it. `reference` and `in_distribution` say what it is compared with, and
-  whether the level is the training data's own distribution. `n` counts instances.
-- `error` is the mean error, `difference` the mean of error minus the reference's error on the same
-  instance: negative is better. Both are None where an answer was not finite.
-- `before` and `after` are mean idempotence errors, None unless asked for.
-- `fallbacks` counts the batches whose answer fell back to the source's, wholly or in part.
-- `cpu_seconds` is process time; `cost` is its ratio to the reference's on the same batches, taken
-  in turn. Compare costs, not seconds. On a GPU neither means much.
-- `errors`, `differences`, `befores` and `afters` are the same per instance, to six digits.
-- `problem` says why a method could not finish, or is None.
-"""
+"""Methods × shift levels × batch sizes × seeds → records, whose keys `it3_core.records` lists."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +19,23 @@ from it3_core.batching import count, take, tensors
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.methods.base import Adaptation
 from it3_core.progress import Progress
+from it3_core.records import (
+    Cell,
+    Record,
+    Tally,
+    cell_of,
+    continue_records,
+    read_records,
+    write_records,
+)
 
 __all__ = ["Level", "Predictor", "Record", "evaluate", "read_records", "write_records"]
-
-Record = dict[str, Any]
-"""One cell of an evaluation; this module's docstring lists its keys."""
 
 Predictor = Callable[[Any], Adaptation | Tensor]
 """A method, or anything else that answers a batch: a plain network, gradient boosting …"""
 
 Level = tuple[Any, Tensor] | Callable[[], tuple[Any, Tensor]]
 """Inputs and labels, or a function that loads them when their turn comes."""
-
-Cell = tuple[int, str, str, int | None]
 
 
 def evaluate(
@@ -128,7 +115,7 @@ def evaluate(
         if not callable(data):  # now, and not after an hour
             _check_level(level, *data)
     file = None if path is None else Path(path)
-    known = {} if file is None else {_cell(record): record for record in _resumed(file)}
+    known = {} if file is None else {cell_of(one): one for one in continue_records(file)}
     labels = {size: _labels(methods, once, size, largest=size == sizes[0]) for size in sizes}
     wanted = [
         (seed, level, name, label)
@@ -143,78 +130,11 @@ def evaluate(
     # Methods may draw random numbers; the caller's own stay as they were.
     in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = range(torch.cuda.device_count()) if in_use else ()
-    with torch.random.fork_rng(devices):
+    with closing(bar), torch.random.fork_rng(devices):
         for size in sizes:
             run.through_levels(size, labels[size])
-    bar.show(len(wanted), "done", last=True)
-    bar.close()
+        bar.show(len(wanted), "done", last=True)
     return [known[cell] for cell in wanted]
-
-
-def read_records(path: str | Path) -> list[Record]:
-    """The records in a file; where a cell was tried again, the last try.
-
-    A last line that was cut off in the middle, as a killed run leaves it, is passed over.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from it3_core.evaluation import read_records
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> file = pathlib.Path(folder.name, "records.jsonl")
-        >>> _ = file.write_text("not a record\\n")
-        >>> read_records(file)
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: line 1 of ...records.jsonl is not a record of it3_core.evaluation
-        >>> folder.cleanup()
-    """
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as problem:
-        raise IT3Error(f"can't read {path}: {problem.strerror}") from problem
-    records: dict[Cell, Record] = {}
-    for number, line in enumerate(lines, 1):
-        record = _parsed(line)
-        if record is not None:
-            records[_cell(record)] = record
-        elif line.strip() and not (number == len(lines) and _is_torn(line)):
-            raise IT3Error(f"line {number} of {path} is not a record of it3_core.evaluation")
-    return list(records.values())
-
-
-def write_records(records: Iterable[Record], path: str | Path) -> None:
-    """Appends records to a file, for instance to join what several processes have measured.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from it3_core.evaluation import read_records, write_records
-        >>> record = {"seed": 0, "level": "clean", "method": "source", "batch_size": None, "n": 1}
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_records([record], pathlib.Path(folder, "all.jsonl"))
-        ...     read_records(pathlib.Path(folder, "all.jsonl")) == [record]
-        True
-    """
-    lines = [json.dumps(record, allow_nan=False) for record in records]
-    data = "".join(f"{line}\n" for line in lines).encode()
-    try:
-        with Path(path).open("ab") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as problem:
-        raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
-
-
-@dataclass
-class _Tally:
-    """What one method did on one level, batch by batch."""
-
-    seconds: float = 0.0
-    fallbacks: int = 0
-    errors: list[Tensor] = field(default_factory=list)
-    befores: list[Tensor] = field(default_factory=list)
-    afters: list[Tensor] = field(default_factory=list)
-    problem: str | None = None
 
 
 @dataclass
@@ -274,7 +194,7 @@ class _Run:
             self._check_same(level, size, count(x), tallies[self.reference])
             if self.path is not None:
                 write_records(records, self.path)
-            self.known.update({_cell(record): record for record in records})
+            self.known.update({cell_of(record): record for record in records})
             self.show(len(records), f"{level}, batch size {size}")
 
     def _answer(
@@ -285,8 +205,8 @@ class _Run:
         size: int,
         names: Sequence[str],
         broken: dict[str, str],
-    ) -> dict[str, _Tally]:
-        tallies = {name: _Tally(problem=broken.get(name)) for name in names}
+    ) -> dict[str, Tally]:
+        tallies = {name: Tally(problem=broken.get(name)) for name in names}
         for start in range(0, count(x), size):
             self.show(0, f"{level}, batch size {size}, {start} of {count(x)} instances")
             rows = slice(start, start + size)
@@ -311,7 +231,7 @@ class _Run:
                     warnings.warn(f"{where}: {reason}", IT3Warning, stacklevel=4)
         return tallies
 
-    def _answer_batch(self, name: str, tally: _Tally, x: Any, y: Tensor) -> None:
+    def _answer_batch(self, name: str, tally: Tally, x: Any, y: Tensor) -> None:
         versions = _versions(x)
         start = time.process_time()
         answer = self.methods[name](x)
@@ -325,19 +245,12 @@ class _Run:
                 f"error() must give one number for each of {count(x)} instances, but gives shape "
                 f"{tuple(errors.shape)}"
             )
-        tally.seconds += seconds
-        tally.errors.append(errors.double().cpu())
-        if isinstance(answer, Adaptation):
-            tally.fallbacks += answer.fallback is not None
-            if self.idempotence:
-                tally.befores.append(answer.error_before.detach().double().cpu())
-                tally.afters.append(answer.error_after.detach().double().cpu())
+        tally.add(answer, errors, seconds, self.idempotence)
 
     def _record(
-        self, level: str, n: int, name: str, batch_size: int | None, tallies: dict[str, _Tally]
+        self, level: str, n: int, name: str, batch_size: int | None, tallies: dict[str, Tally]
     ) -> Record:
-        tally, yardstick = tallies[name], tallies[self.reference]
-        record: Record = {
+        return {
             "seed": self.seed,
             "level": level,
             "method": name,
@@ -345,33 +258,7 @@ class _Run:
             "reference": self.reference,
             "in_distribution": level == self.in_distribution,
             "n": n,
-            "error": None,
-            "difference": None,
-            "before": None,
-            "after": None,
-            "fallbacks": tally.fallbacks,
-            "cpu_seconds": None,
-            "cost": None,
-            "problem": tally.problem,
-        }
-        if tally.problem is not None:
-            return record
-        errors = torch.cat(tally.errors)
-        differences = errors - torch.cat(yardstick.errors)
-        bad = int((~torch.isfinite(differences)).sum())
-        if bad:
-            record["problem"] = f"the errors of {bad} of {n} instances are not finite"
-        record["error"], record["difference"] = _mean(errors), _mean(differences)
-        record["cpu_seconds"] = round(tally.seconds, 6)
-        # No clock is so coarse that it sees no time at all in a pass; a fake one may be.
-        record["cost"] = round(tally.seconds / max(yardstick.seconds, 1e-9), 4)
-        lists = {"errors": errors, "differences": differences}
-        if tally.befores:
-            lists |= {"befores": torch.cat(tally.befores), "afters": torch.cat(tally.afters)}
-            record["before"], record["after"] = _mean(lists["befores"]), _mean(lists["afters"])
-        if self.instances:
-            record |= {key: [_rounded(value) for value in v.tolist()] for key, v in lists.items()}
-        return record
+        } | tallies[name].measured(tallies[self.reference], self.instances)
 
     def _warm_up(self, name: str, batch: Any) -> None:
         """A first call costs more than the others: optimisers are imported, memory is mapped."""
@@ -384,11 +271,11 @@ class _Run:
         finally:
             _reset(method)
 
-    def _check_same(self, level: str, size: int, n: int, tally: _Tally) -> None:
+    def _check_same(self, level: str, size: int, n: int, tally: Tally) -> None:
         """Whether what the file holds of this level can come from these methods and data."""
         label = None if self.reference in self.once else size
         known = self.known.get((self.seed, level, self.reference, label))
-        if known is None or known["error"] is None:
+        if known is None or known.get("error") is None:
             return
         errors = torch.cat(tally.errors)
         error = float(errors.mean())
@@ -453,49 +340,6 @@ def _check_level(level: str, x: Any, y: Tensor) -> None:
         raise IT3Error(f"level {level!r} has {count(x)} inputs but {len(y)} labels")
 
 
-def _resumed(path: Path) -> list[Record]:
-    """What a file holds, after mending its end, so that the next record starts on a new line."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        records = read_records(path)
-        with path.open("r+b") as file:
-            data = file.read()
-            tail = data.rpartition(b"\n")[2]
-            if _parsed(tail) is not None:
-                file.write(b"\n")
-            elif _is_torn(tail):
-                file.truncate(len(data) - len(tail))
-    except OSError as problem:
-        raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
-    return records
-
-
-def _parsed(line: bytes) -> Record | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict):
-        return None
-    kinds = {"seed": int, "level": str, "method": str, "batch_size": int | None, "n": int}
-    fits = all(key in record and isinstance(record[key], kind) for key, kind in kinds.items())
-    return record if fits else None
-
-
-def _is_torn(line: bytes) -> bool:
-    """Whether this is the beginning of a record; what is whole, or no JSON at all, is foreign."""
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return line.startswith(b"{")
-    return False
-
-
-def _cell(record: Record) -> Cell:
-    return record["seed"], record["level"], record["method"], record["batch_size"]
-
-
 def _reset(method: Predictor) -> None:
     reset = getattr(method, "reset", None)
     if callable(reset):
@@ -510,12 +354,3 @@ def _versions(x: Any) -> list[int]:
 def _reason(problem: Exception) -> str:
     first = (str(problem).splitlines() or [""])[0]
     return first if isinstance(problem, IT3Error) else f"{type(problem).__name__}: {first}"
-
-
-def _mean(values: Tensor) -> float | None:
-    mean = float(values.mean())
-    return mean if math.isfinite(mean) else None
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None

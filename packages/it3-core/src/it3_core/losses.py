@@ -12,7 +12,7 @@ from it3_core.adapters import Adapter
 from it3_core.conditioning import Conditioned
 from it3_core.errors import IT3Error
 
-__all__ = ["SecondSignal", "idempotence_loss", "zigzag_loss"]
+__all__ = ["SecondSignal", "check_weight", "idempotence_loss", "zigzag_loss"]
 
 SecondSignal = Literal["label", "noisy", "own", "mixed"]
 
@@ -62,8 +62,7 @@ def zigzag_loss(
     neutral = adapter.neutral(x)
     if given is not None and not 0 <= given <= 1:
         raise IT3Error(f"given is a probability from 0 to 1, or None for both passes, not {given}")
-    if not 0 < weight < math.inf:
-        raise IT3Error(f"weight is a positive number, not {weight}")
+    check_weight(weight)
     if given is None and together and isinstance(model, Conditioned):
         own = _own_answer(model, adapter, x, neutral, second)
         signal = _second_signal(adapter, second, y, own, noise)
@@ -78,6 +77,19 @@ def zigzag_loss(
     signal = _second_signal(adapter, second, y, own, noise).to(neutral)
     told = torch.rand(len(signal), *[1] * (signal.dim() - 1), device=signal.device) < given
     return adapter.loss(model(x, torch.where(told, signal, neutral)), y).mean()
+
+
+def check_weight(weight: float) -> None:
+    """Refuses what can't be the second pass's weight: without that pass, nothing is idempotent.
+
+    Example:
+        >>> check_weight(0.0)
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: weight is a positive number, not 0.0
+    """
+    if not 0 < weight < math.inf:
+        raise IT3Error(f"weight is a positive number, not {weight}")
 
 
 def _own_answer(

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from it3_core.errors import IT3Error
-from it3_core.evaluation import Record
 from it3_core.metrics import Values, correlation, numbers
+from it3_core.records import Record
 from it3_core.summary import Row
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from it3_core.bootstrap import bootstrap_intervals
 from it3_core.errors import IT3Error
-from it3_core.evaluation import Record
+from it3_core.records import Record
 
 __all__ = ["Row", "markdown", "overview", "summarise"]
 

@@ -1,7 +1,6 @@
 """Tables of an evaluation as people read them: a line a method, a column a level.
 
-Records and rows are those of `it3_core.evaluation` and
-`it3_core.summary`.
+Records and rows are those of `it3_core.records` and `it3_core.summary`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from it3_core.errors import IT3Error
-from it3_core.evaluation import Record
+from it3_core.records import Record
 from it3_core.summary import Row
 
 __all__ = ["BEYOND", "averaged", "compact", "label", "markdown_table", "pooled"]

@@ -15,13 +15,11 @@ with such a gate, and a choice with one comes first.
 
 from __future__ import annotations
 
-import math
-import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,84 +27,18 @@ from torch import Tensor, nn
 from it3_core.adapters import Adapter
 from it3_core.batching import batches, count
 from it3_core.candidates import CARRYING, Candidate, default_candidates
+from it3_core.choosing import Tried, Tuning, choose
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.gating import Picking, Trial, pickings
-from it3_core.methods import Edge, Gate, Method, Source
 from it3_core.progress import Progress
 
 __all__ = ["Tail", "Tuning", "split_tail", "tune"]
 
 _TAIL = "label tail"
-_RESAMPLES = 2000  # for the margin of chance
-_WITNESSES = 3  # networks that must gain on the tail, where nothing else tells of a gain
 
 
 class Tail(Trial):
     """A network like the one to tune, trained without a tail of the labels, and that tail."""
-
-
-class Tried(NamedTuple):
-    """How a candidate did: changes of the error, as shares of the source's mean."""
-
-    candidate: Candidate
-    changes: dict[str, float]
-    harm: float
-    """The largest change for the worse: of a shift's, what is beyond chance."""
-    gain: float
-    uncertainty: float
-    groups: list[Tensor]
-    """Changes row by row: of the shifts together, and of the tails together."""
-    tails: list[Tensor]
-    """Of each tail alone."""
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What was chosen, why, and what else was tried.
-
-    Attributes:
-        chosen: the method, `Source()` where nothing was good enough.
-        reason: a sentence for people.
-        tried: every candidate with its change of error on each trial, as shares: −0.02 is 2 % less.
-
-    Example:
-        >>> Tuning(Candidate("Source"), "no candidate gained", ()).build
-        <bound method Tuning.build of ...>
-    """
-
-    chosen: Candidate
-    reason: str
-    tried: tuple[dict[str, Any], ...]
-
-    def build(self, model: nn.Module, adapter: Adapter) -> Method:
-        """The chosen method, for this network."""
-        return self.chosen.build(model, adapter)
-
-    def describe(self) -> dict[str, Any]:
-        """This tuning as JSON, from which `from_description` makes it again."""
-        return {
-            **self.chosen.describe(),
-            "reason": self.reason,
-            "tried": list(self.tried),
-        }
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> Tuning:
-        """The tuning that `describe()` described.
-
-        Example:
-            >>> told = Tuning(Candidate("AnswerStep", {"alpha": 1.0}), "why", ()).describe()
-            >>> Tuning.from_description(told).chosen
-            AnswerStep(alpha=1.0)
-        """
-        try:
-            chosen = Candidate.from_description(description)
-            return cls(chosen, str(description["reason"]), tuple(description["tried"]))
-        except (KeyError, TypeError, ValueError) as problem:
-            raise IT3Error(f"this is no description of a tuning: {problem}") from problem
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 def tune(
@@ -170,31 +102,21 @@ def tune(
         >>> tuning.chosen  # the labels are the network's own answers: nothing can be better
         Source()
     """
-    if count(x) != len(y):
-        raise IT3Error(f"there are {count(x)} inputs to tune on but {len(y)} labels")
-    if len(y) < 8:
-        raise IT3Error(f"tuning on {len(y)} rows would choose by chance: hold out at least 8")
-    if not shifts and not tail:
-        raise IT3Error("name at least one shift to tune for, or give a label tail")
-    if "clean" in shifts or _TAIL in shifts:
-        raise IT3Error('"clean" and "label tail" are names of trials of their own')
+    if not 0 < confidence < 1:
+        raise IT3Error(f"confidence must lie between 0 and 1, but is {confidence}")
     tails = [] if tail is None else [tail] if isinstance(tail, Tail) else list(tail)
-    if len({len(one.y) for one in tails}) > 1:
-        raise IT3Error("the tails are of different rows: give every network the same")
+    _check_rows(x, y, tails)
+    if not shifts and not tails:
+        raise IT3Error("name at least one shift to tune for, or give a label tail")
+    if any(name == "clean" or name.startswith(_TAIL) for name in shifts):
+        raise IT3Error('"clean" and "label tail" are names of trials of their own')
     tries = list(default_candidates(model) if candidates is None else candidates)
     trials = {"clean": Trial(model, x, y)}
     for name, shift in shifts.items():
         trials[name] = Trial(model, shift(x), y)
     beyond = [_TAIL if number == 0 else f"{_TAIL} {number + 1}" for number in range(len(tails))]
     trials |= dict(zip(beyond, tails, strict=True))
-    bar = Progress(len(trials) * (len(tries) + 1), "tune", progress)
-    base = {
-        name: _errors(Source(trial[0], adapter), adapter, *trial[1:], batch_size)
-        for name, trial in trials.items()
-    }
-    for name, errors in base.items():
-        if not bool(torch.isfinite(errors).all()):
-            raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
+    base = {name: _base(name, trial, adapter, batch_size) for name, trial in trials.items()}
     gates: list[Picking] = []
     if false_alarms is not None:
         with _silent():
@@ -202,24 +124,23 @@ def tune(
     # A share of almost nothing means nothing: no scale below a hundredth of the largest.
     largest = max(float(errors.mean()) for errors in base.values())
     results: list[Tried] = []
-    for number, candidate in enumerate(tries):
-        relative = {}
-        for done, (name, (network, inputs, labels)) in enumerate(trials.items()):
-            method = candidate.build(network, adapter)
-            # Of a tail's network, which was trained for this alone, nobody wants to be warned.
-            with _silent() if name in beyond else nullcontext():
-                errors = _errors(method, adapter, inputs, labels, batch_size)
-            scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
-            relative[name] = (errors - base[name]) / scale
-            bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
-        results.append(_tried(candidate, relative, beyond, confidence))
-        if candidate.gate is not None or candidate.method in CARRYING:
-            continue
-        for gate, picked in gates:
-            some = {name: change.where(picked[name], 0.0) for name, change in relative.items()}
-            results.append(_tried(replace(candidate, gate=gate), some, beyond, confidence))
-    bar.close()
-    return _chosen(results, worth, harm, confidence)
+    with closing(Progress(len(trials) * (len(tries) + 1), "tune", progress)) as bar:
+        for number, candidate in enumerate(tries):
+            relative = {}
+            for done, (name, trial) in enumerate(trials.items()):
+                # Of a tail's network, trained for this alone, nobody wants to be warned.
+                with _silent() if name in beyond else nullcontext():
+                    errors = _errors(candidate, trial, adapter, batch_size)
+                scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
+                relative[name] = (errors - base[name]) / scale
+                bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
+            results.append(Tried.of(candidate, relative, beyond, confidence))
+            if candidate.gate is not None or candidate.method in CARRYING:
+                continue
+            for gate, picked in gates:
+                some = {name: change.where(picked[name], 0.0) for name, change in relative.items()}
+                results.append(Tried.of(replace(candidate, gate=gate), some, beyond, confidence))
+    return choose(results, worth, harm, confidence)
 
 
 def split_tail(y: Tensor, share: float = 0.2, side: str = "upper") -> tuple[Tensor, Tensor]:
@@ -268,160 +189,35 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _errors(method: Method, adapter: Adapter, x: Any, y: Tensor, size: int) -> Tensor:
+def _check_rows(x: Any, y: Tensor, tails: Sequence[Tail]) -> None:
+    if count(x) != len(y):
+        raise IT3Error(f"there are {count(x)} inputs to tune on but {len(y)} labels")
+    if len(y) < 8:
+        raise IT3Error(f"tuning on {len(y)} rows would choose by chance: hold out at least 8")
+    for _, inputs, labels in tails:
+        if count(inputs) != len(labels):
+            raise IT3Error(f"a label tail has {count(inputs)} inputs but {len(labels)} labels")
+        if len(labels) < 2:
+            raise IT3Error("a label tail of less than 2 rows can't tell a gain from chance")
+    if len({len(one.y) for one in tails}) > 1:
+        raise IT3Error("the tails are of different rows: give every network the same")
+
+
+def _base(name: str, trial: Trial, adapter: Adapter, size: int) -> Tensor:
+    """The errors that candidates are compared with."""
+    errors = _errors(Candidate("Source"), trial, adapter, size)
+    if bool(torch.isfinite(errors).all()):
+        return errors
+    if not bool(torch.isfinite(trial.y).all()):
+        raise IT3Error(f"the labels hold NaN or Inf on trial {name!r}: drop those rows first")
+    raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
+
+
+def _errors(candidate: Candidate, trial: Trial, adapter: Adapter, size: int) -> Tensor:
     """Per instance, in double precision; answers that are not finite count as infinitely wrong."""
+    method = candidate.build(trial.model, adapter)
     found = []
-    for part, label in zip(batches(x, size), batches(y, size), strict=True):
+    for part, label in zip(batches(trial.x, size), batches(trial.y, size), strict=True):
         found.append(adapter.error(method(part).prediction, label).detach().double().cpu())
     errors = torch.cat(found)
     return torch.where(errors.isnan(), float("inf"), errors)
-
-
-def _tried(
-    candidate: Candidate, relative: dict[str, Tensor], beyond: Sequence[str], confidence: float
-) -> Tried:
-    changes = {name: float(change.mean()) for name, change in relative.items()}
-    # The same rows are in all shifts, so they are averaged row by row before their spread is
-    # taken, and so are those of the tails, which have other rows, and weigh as much.
-    shifted = {name: c for name, c in relative.items() if name not in ("clean", *beyond)}
-    tails = [relative[name] for name in beyond]
-    groups = [torch.stack(rows).mean(0) for rows in (list(shifted.values()), tails) if rows]
-    gain = -sum(float(group.mean()) for group in groups) / len(groups)
-    variance = sum(_uncertainty(group) ** 2 for group in groups)
-    z = statistics.NormalDist().inv_cdf(confidence)
-    chance = {name: z * _uncertainty(change) for name, change in shifted.items()}
-    harm = max(
-        change - chance.get(name, 0.0) if math.isfinite(change) else math.inf
-        for name, change in changes.items()
-    )
-    return Tried(candidate, changes, harm, gain, variance**0.5 / len(groups), groups, tails)
-
-
-def _uncertainty(changes: Tensor) -> float:
-    """The standard deviation of their mean."""
-    return float(changes.std()) / math.sqrt(len(changes))
-
-
-def _chosen(results: list[Tried], worth: float, harm: float, confidence: float) -> Tuning:
-    tried = tuple(
-        {
-            "candidate": repr(one.candidate),
-            **one.candidate.describe(),
-            "gain": _json(one.gain),
-            "changes": {name: _json(change) for name, change in one.changes.items()},
-        }
-        for one in results
-    )
-    if not results:
-        return Tuning(Candidate("Source"), "No adaptation: there was nothing to try.", tried)
-    sigmas = _sigmas(results, confidence)
-    harmless = [one for one in results if one.harm <= harm]
-    good = [one for one in harmless if _gains(one, sigmas, worth)]
-    if good:
-        # What the network knows is better left alone, where that can be had.
-        gated = [one for one in good if one.candidate.gate is not None]
-        best = _surest(max(gated or good, key=lambda one: one.gain), gated, confidence)
-        margin = sigmas * best.uncertainty
-        reason = (
-            f"{best.candidate!r}: on held-out training data it lowers the error by "
-            f"{best.gain:.1%} (± {margin:.1%}) under {_trials(best)}, and changes it by "
-            f"{best.changes['clean']:+.1%} on clean data; {len(results)} candidates were tried."
-        )
-        return Tuning(best.candidate, reason, tried)
-    best = max(results, key=lambda one: one.gain)
-    if best.gain <= 0:
-        why = f"none of {len(results)} candidates lowers the error under {_trials(best)}"
-    elif best not in harmless:
-        worst = max(best.changes, key=lambda name: best.changes[name])
-        why = (
-            f"of {len(results)} candidates, {best.candidate!r} gains most under {_trials(best)} "
-            f"({best.gain:.1%}) but raises the error by {best.changes[worst]:.1%} on {worst}, "
-            f"and no harmless one gains more than chance"
-        )
-    elif best.gain > max(worth, sigmas * best.uncertainty):
-        own = best.groups[0]
-        why = (
-            f"of {len(results)} candidates, {best.candidate!r} gains most under {_trials(best)} "
-            f"({best.gain:.1%}), but under shifts, on this network itself, by "
-            f"{-float(own.mean()):.1%} (± {sigmas * _uncertainty(own):.1%}), where {worth:.0%} and "
-            f"more than chance are asked for"
-        )
-    else:
-        why = (
-            f"of {len(results)} candidates, {best.candidate!r} gains most under {_trials(best)} "
-            f"({best.gain:.1%}), which may be chance (± {sigmas * best.uncertainty:.1%}) or is "
-            f"less than {worth:.0%}"
-        )
-    return Tuning(Candidate("Source"), f"No adaptation: {why}, on held-out training data.", tried)
-
-
-def _gains(tried: Tried, sigmas: float, worth: float) -> bool:
-    """Beyond chance and enough: on the whole, and under the shifts alone, where there are any.
-
-    The tail is another network's, and a step that helps one network can harm the next: what is
-    seen there alone is not enough, but for answers at the edge, and seen by several.
-    """
-
-    def enough(rows: Tensor) -> bool:
-        return -float(rows.mean()) > max(worth, sigmas * _uncertainty(rows))
-
-    if tried.gain <= max(worth, sigmas * tried.uncertainty):
-        return False
-    if isinstance(tried.candidate.gate, Edge) and len(tried.tails) >= _WITNESSES:
-        return all(map(enough, tried.tails))
-    return enough(tried.groups[0])
-
-
-def _surest(best: Tried, gated: Sequence[Tried], confidence: float) -> Tried:
-    """The best, or where its gate looks at errors, one by drift that is not behind beyond chance.
-
-    A few held-out rows hardly tell the two gates apart, and where both were compared on many, the
-    drift found every shifted batch that the error found, and others (docs/experiments.md).
-    """
-    if not isinstance(best.candidate.gate, Gate) or best.candidate.gate.of == "drift":
-        return best
-    z = statistics.NormalDist().inv_cdf(confidence)
-
-    def level(one: Tried) -> bool:
-        gaps = [mine - best_s for mine, best_s in zip(one.groups, best.groups, strict=True)]
-        chance = math.hypot(*map(_uncertainty, gaps)) / len(gaps)
-        return best.gain - one.gain <= z * chance
-
-    drifting = [
-        one
-        for one in gated
-        if isinstance(one.candidate.gate, Gate) and one.candidate.gate.of == "drift" and level(one)
-    ]
-    return max(drifting, key=lambda one: one.gain, default=best)
-
-
-def _sigmas(results: list[Tried], confidence: float) -> float:
-    """Beyond how many of its standard deviations a gain is no chance, the best of so many.
-
-    Candidates that differ little look good by luck together, which Bonferroni's correction does
-    not know: rows are drawn again, and the largest deviation among all candidates is looked at.
-    """
-    most = statistics.NormalDist().inv_cdf(1 - (1 - confidence) / len(results))
-    moving = [one for one in results if 0 < one.uncertainty < math.inf]
-    if not moving:
-        return most
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.zeros(len(moving), _RESAMPLES, dtype=torch.float64)
-    groups = [torch.stack(rows) for rows in zip(*(one.groups for one in moving), strict=True)]
-    for rows in groups:
-        n = rows.shape[1]
-        index = torch.randint(n, (_RESAMPLES, n), generator=generator)
-        times = torch.zeros(_RESAMPLES, n, dtype=torch.float64)
-        times.scatter_add_(1, index, torch.ones_like(times))
-        drawn -= (rows - rows.mean(1, keepdim=True)) @ times.T / n / len(groups)
-    deviations = drawn / torch.tensor([[one.uncertainty] for one in moving], dtype=torch.float64)
-    return min(most, float(deviations.max(0).values.quantile(confidence)))
-
-
-def _json(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-def _trials(tried: Tried) -> str:
-    names = [name for name in tried.changes if name != "clean"]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from it3_aero.learning.task import NetworkSettings
 from it3_core import Adapter, Conditioned, IT3Error, Regression, condition, zigzag_loss
+from it3_core.losses import check_weight
 
 __all__ = ["GraphNet", "build", "zigzag"]
 
@@ -90,6 +91,7 @@ def zigzag(model: nn.Module, adapter: Adapter, x: Any, y: Tensor, *, weight: flo
         raise IT3Error("this loss is for networks of `build`: use it3_core.zigzag_loss")
     if model.layer != _ENTRANCES["head"] or model.embed is None:
         return zigzag_loss(model, adapter, x, y, weight=weight)
+    check_weight(weight)
     net = model.model
     features = net.trunk.forward(x)  # not a call: that would add a signal to what it returns
     first = net.head(features + model.embed(adapter.neutral(x)))
