@@ -88,6 +88,24 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(
     assert "Traceback" not in done.stderr
 
 
+def test_warnings_of_ours_are_one_line_and_others_are_as_ever() -> None:
+    script = (
+        "import warnings, it3_core; from it3_core.commands import exit_code\n"
+        "def app(args, prog_name):\n"
+        "    warnings.warn('few rows', it3_core.IT3Warning)\n"
+        "    warnings.warn('old', UserWarning)\n"
+        "exit_code(app, 'it3', [])\n"
+        "warnings.warn('later', it3_core.IT3Warning)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    ours, other, later = done.stderr.splitlines()
+    assert ours == "it3: few rows"
+    assert other.endswith("UserWarning: old")
+    assert later.endswith("IT3Warning: later")
+
+
 def test_no_command_prints_the_help() -> None:
     done = it3_core_command()
     assert done.returncode == 2

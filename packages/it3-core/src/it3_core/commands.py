@@ -6,9 +6,11 @@ Nothing here imports typer, which this package does not need.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from it3_core.errors import IT3Error
+from it3_core.errors import IT3Error, IT3Warning
 
 __all__ = ["exit_code", "saying"]
 
@@ -26,13 +28,33 @@ def exit_code(app: Callable[..., object], name: str, arguments: Sequence[str] | 
         3
     """
     try:
-        app(args=None if arguments is None else list(arguments), prog_name=name)
+        with _plain_warnings(name):
+            app(args=None if arguments is None else list(arguments), prog_name=name)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except IT3Error as problem:
         print(f"{name}: {problem}", file=sys.stderr)
         return 2
     return 0
+
+
+@contextmanager
+def _plain_warnings(name: str) -> Iterator[None]:
+    """Our own warnings are a line of text for as long, without the place in the source code."""
+    usual = warnings.formatwarning
+
+    def plain(
+        message: Warning | str, category: type[Warning], file: str, number: int, line: str | None
+    ) -> str:
+        if issubclass(category, IT3Warning):
+            return f"{name}: {message}\n"
+        return usual(message, category, file, number, line)
+
+    warnings.formatwarning = plain  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def saying(line: str) -> Callable[[bool], None]:
