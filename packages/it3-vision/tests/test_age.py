@@ -18,6 +18,7 @@ from torch import nn
 from it3_core import IT3Error, Regression
 from it3_core.evaluation import read_records
 from it3_core.tuning import Tail
+from it3_vision import classify
 from it3_vision import training as shared
 from it3_vision.__main__ import main
 from it3_vision.age import FaceSettings, Interval, Run, Training, load_run, read_faces, train
@@ -380,7 +381,15 @@ class TestRobustness:
         self, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["classify", "predict", str(run.folder), str(tmp_path / "a.jpg")]) == 2
-        assert "is no RUN of a classifier" in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert "is no RUN of a classifier: give one that 'it3-vision classify train' made" in told
+
+    def test_no_classifier_is_trained_over_it(self, run: Run) -> None:
+        before = (run.folder / "model.safetensors").read_bytes()
+        images = ImageSet.from_array(np.zeros((20, 8, 8, 3), np.uint8), np.arange(20) % 2)
+        with pytest.raises(IT3Error, match="holds a RUN of another task: name a new folder"):
+            classify.train(images, run.folder, progress=False)
+        assert (run.folder / "model.safetensors").read_bytes() == before
 
     def test_a_batch_of_one_and_unreadable_ones(self, run: Run, folder: Path) -> None:
         good = sorted((folder / "part1").glob("4*.jpg"))[0]

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
+from it3_core import IT3Error
 from it3_vision.__main__ import main
 from it3_vision.classify import Training, train
 from it3_vision.data import open_images
+from it3_vision.evaluations import write_evaluation
 from it3_vision.networks import NetworkSettings
 
 TRAINED = ["--preset", "tiny", "--size", "16", "--epochs", "2", "--batch-size", "24",
@@ -199,6 +202,43 @@ class TestEvaluate:
         out = tmp_path / "file" / "e"
         told = refused(capsys, "classify", "evaluate", run, "--data", data, "--out", out)
         assert "can't make the folder" in told
+
+    def test_a_picture_that_can_not_be_written(self, tmp_path: Path) -> None:
+        """As on a full disk, where matplotlib raises what nobody expects."""
+        (tmp_path / "bars.png").mkdir()
+        with pytest.raises(IT3Error, match=r"can't write .*bars\.png: Is a directory"):
+            write_evaluation(tmp_path, [], {}, {}, {"bars": Figure()})
+
+
+@pytest.mark.parametrize("task", ["classify", "age", "roads"])
+def test_what_is_wrong_with_options_is_said_before_anything_is_read(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    told = refused(capsys, task, "train", gone, "--out", tmp_path / "run", "--lr", -1)
+    assert "lr must be a positive number, not -1.0" in told
+    assert not (tmp_path / "run").exists()
+    told = refused(capsys, task, "evaluate", gone, "--data", gone, "--batch-sizes", 0)
+    assert "batch sizes are whole numbers from 1 on" in told
+
+
+def test_a_link_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert "does not exist" in refused(capsys, "corrupt", loop, tmp_path / "out")
+    assert "can't write into" in refused(capsys, "corrupt", images(tmp_path / "in"), loop)
+
+
+def test_warnings_are_one_line(run: Path, tmp_path: Path) -> None:
+    """Not two, with a place in our source code and what stands there."""
+    folder = images(tmp_path / "in", 4)
+    (folder / "cat" / "loop").symlink_to(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "it3_vision", "classify", "predict", run, folder, "--quiet"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert re.fullmatch(r"it3-vision: .* are left out \(cat/loop\)\n", done.stderr)
 
 
 def bomb(side: int) -> bytes:

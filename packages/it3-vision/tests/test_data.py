@@ -114,7 +114,9 @@ def test_a_folder_of_split_tars(tmp_path):
     assert_pets(train, "train/")
     test = open_images(tmp_path, split="test", classes=train.classes)
     assert (test.labels.tolist(), test.classes) == ([1], ("cat", "dog"))
-    with pytest.raises(IT3Error, match=r"several splits: choose one with split= \(test, train\)"):
+    with pytest.raises(
+        IT3Error, match=r"several splits: choose one with --split or split= \(test, train\)"
+    ):
         open_images(tmp_path)
 
 
@@ -124,7 +126,9 @@ def test_split_folders(tmp_path):
     assert_pets(open_images(tmp_path, split="train"), "train/")
     assert_pets(open_images(tmp_path / "train"))
     assert list(open_images(tmp_path, split="val").names) == ["val/dog/1.png"]
-    with pytest.raises(IT3Error, match=r"several splits: choose one with split= \(train, val\)"):
+    with pytest.raises(
+        IT3Error, match=r"several splits: choose one with --split or split= \(train, val\)"
+    ):
         open_images(tmp_path)
     with pytest.raises(IT3Error, match="has no split 'test', only train, val"):
         open_images(tmp_path, split="test")
@@ -260,7 +264,7 @@ def test_cifar_10(tmp_path):
         assert (train.classes, test.names[3]) == (CIFAR10, "test/3")
     turned = open_images(tmp_path, split="test", classes=CIFAR10[::-1])
     assert turned.labels.tolist() == (9 - labels[20:]).tolist()
-    with pytest.raises(IT3Error, match=r"choose one with split= \(train, test\)"):
+    with pytest.raises(IT3Error, match=r"choose one with --split or split= \(train, test\)"):
         open_images(tmp_path)
 
 
@@ -364,7 +368,7 @@ def test_mnist(tmp_path, packed, dash):
         assert np.array_equal(given, np.stack([pixels[2]] * 3, 2))
     assert images.labels.tolist() == digits.tolist()
     assert images.classes == tuple("0123456789")
-    with pytest.raises(IT3Error, match=r"choose one with split= \(train, test\)"):
+    with pytest.raises(IT3Error, match=r"choose one with --split or split= \(train, test\)"):
         open_images(tmp_path)
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from it3_core import IT3Error, IT3Warning
 from it3_vision.data import BadImage, open_images, read_image, severities
+from it3_vision.data.images import fit_to
 
 RNG = np.random.default_rng(1)
 
@@ -543,3 +544,8 @@ def test_an_idx_gzip_that_was_cut_short(tmp_path):
     path.write_bytes(b"not gzipped at all, but long enough")
     with pytest.raises(IT3Error, match="can't be read"):
         open_images(tmp_path)
+
+
+def test_a_size_that_no_memory_holds() -> None:
+    with pytest.raises(IT3Error, match="size must be at most 100,000,000 pixels in all"):
+        fit_to(np.zeros((4, 4, 3), np.uint8), 8_000_000)

@@ -11,7 +11,7 @@ from typing import Any
 
 from it3_core.errors import IT3Error
 
-__all__ = ["make_folder", "read_json", "write_json", "write_text"]
+__all__ = ["make_folder", "read_json", "write_bytes", "write_json", "write_text"]
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
@@ -40,11 +40,23 @@ def write_text(path: str | os.PathLike[str], content: str) -> Path:
         ...     write_text(f"{place}/a.txt", "one line").read_text()
         'one line'
     """
+    return write_bytes(path, content.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
+    """Writes a file, whole or not at all.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     write_bytes(f"{place}/a", b"1234").stat().st_size
+        4
+    """
     place = Path(path)
     name = None
     try:
         with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=place.parent, prefix=f".{place.name}.", delete=False
+            dir=place.parent, prefix=f".{place.name}.", delete=False
         ) as file:
             name = Path(file.name)
             file.write(content)

@@ -96,7 +96,9 @@ def corrupt(
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(min=1, help="Cut files to squares of this side first; ImageNet-C has 224."),
+        typer.Option(
+            min=1, max=10_000, help="Cut files to squares of this side first; ImageNet-C has 224."
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")] = False,
 ) -> None:
@@ -114,7 +116,7 @@ def corrupt(
     """
     cv2.setNumThreads(1)  # the work is shared out by images
     names, severities = parse_types(types), parse_severities(severity)
-    if out.resolve().is_relative_to(source.resolve()):
+    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(source)):
         raise IT3Error(f"{out} lies in {source}, and would be read as images: write elsewhere")
     images = open_images(source, split=split)
     with pool(workers or len(os.sched_getaffinity(0))) as executor:

@@ -5,6 +5,8 @@ In `parts` a killed evaluation finds the records that it has already.
 
 from __future__ import annotations
 
+import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from it3_core import IT3Error
-from it3_core.evaluation import Record, write_records
-from it3_core.files import make_folder, read_json, write_json, write_text
+from it3_core.evaluation import Record
+from it3_core.files import make_folder, read_json, write_bytes, write_json, write_text
 from it3_core.tensorfile import digest
 from it3_vision.runs import TrainedRun
 
@@ -63,10 +65,12 @@ def write_evaluation(
     for name, text in texts.items():
         write_text(folder / name, text)
     write_json(folder / "summary.json", dict(summary))
-    (folder / "records.jsonl").unlink(missing_ok=True)
-    write_records(records, folder / "records.jsonl")
+    lines = (f"{json.dumps(record, allow_nan=False)}\n" for record in records)
+    write_text(folder / "records.jsonl", "".join(lines))
     for name, figure in (figures or {}).items():
-        figure.savefig(folder / f"{name}.png", dpi=160)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=160)
+        write_bytes(folder / f"{name}.png", drawn.getvalue())
 
 
 def read_summary(folder: str | Path, task: str, *keys: str) -> list[Any]:

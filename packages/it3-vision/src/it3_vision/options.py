@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -16,8 +17,8 @@ from it3_core import IT3Error
 __all__ = ["Adapt", "Adaptation", "AsJson", "BFloat16", "BatchSizes", "Device",
            "EvaluationFolder", "Images", "NewRun", "Norm", "NormKind", "Normalise", "NormaliseBy",
            "Only", "Part", "Preset", "Quiet", "Rate", "RunFolder", "Second", "Seed", "Signal",
-           "TrainDevice", "Vanilla", "Weights", "Workers", "command", "left_out", "names",
-           "numbers", "tell"]  # fmt: skip
+           "TrainDevice", "Vanilla", "Weights", "Workers", "check_rate", "command", "left_out",
+           "names", "numbers", "tell"]  # fmt: skip
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
 NewRun = Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")]
@@ -106,6 +107,19 @@ def numbers(text: str, what: str) -> list[int]:
     if not found or min(found) < 1:
         raise IT3Error(f"{what} are whole numbers from 1 on, such as 1,4,16, not {text!r}")
     return found
+
+
+def check_rate(lr: float) -> None:
+    """Refuses a rate that nothing can be trained with, before images are read.
+
+    Example:
+        >>> check_rate(-1.0)
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: lr must be a positive number, not -1.0
+    """
+    if not 0 < lr < math.inf:
+        raise IT3Error(f"lr must be a positive number, not {lr}")
 
 
 def left_out(problems: Sequence[object], most: int = 5) -> None:

@@ -2,14 +2,15 @@
 
 `model.safetensors` holds the weights, how images are prepared, trust, tuning, and the training
 data's statistics that methods need; `history.json` says how training went.
-`training.safetensors` is where a killed training goes on from; `vanilla.safetensors`, where there
-is one, is the same network trained without a signal.
+`training.safetensors` is where a killed training goes on from, and `training.json` says what it was
+begun with; `vanilla.safetensors`, where there is one, is the same network trained without a signal.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -23,18 +24,26 @@ from it3_core import Activations, Adapter, IT3Error, Method, Trust
 from it3_core.candidates import Candidate
 from it3_core.checkpoint import Checkpoint, load, save
 from it3_core.files import read_json, write_json
+from it3_core.tensorfile import digest
 from it3_core.tuning import Tuning
 from it3_vision import __version__
-from it3_vision.data import BadImage, Preparation
+from it3_vision.data import BadImage, ImageSet, Preparation
 from it3_vision.training import place_for
 
-__all__ = ["FORMAT", "TrainedRun", "finished", "remembered"]
+__all__ = ["FORMAT", "OtherRun", "TrainedRun", "fingerprint", "finished", "remembered"]
 
 FORMAT = 1
 """Of a RUN; another one can't be read."""
 
+NOTES = "training.json"
+"""What a training was begun with."""
+
 A = TypeVar("A", bound=Adapter)
 _Run = TypeVar("_Run", bound="TrainedRun[Any]")
+
+
+class OtherRun(IT3Error):  # noqa: N818
+    """A RUN of another task."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,10 @@ class TrainedRun(Generic[A]):
                 f"train it again"
             )
         if not isinstance(found.adapter, cls.kind) or found.trust is None:
-            raise IT3Error(f"{place} is no RUN of {cls.whose}: train it again")
+            raise OtherRun(
+                f"{place} is no RUN of {cls.whose}: give one that 'it3-vision {cls.task} train' "
+                f"made"
+            )
         return found
 
     @classmethod
@@ -223,9 +235,66 @@ def remembered(
 
 
 def finished(folder: Path, known: Mapping[str, Any], read: Callable[[Path], _Run]) -> _Run | None:
-    """The RUN in this folder, where it is whole and was made with just these settings."""
+    """The RUN in this folder, or None where its training is to begin or to go on.
+
+    A folder of another task, of other settings or of other images is refused: what was trained
+    there would go by a false name, or be written over.
+
+    Args:
+        folder: the RUN's.
+        known: what is settled before training.
+        read: reads a finished RUN.
+    """
+    there: _Run | None = None
     try:
-        run = read(folder)
-    except IT3Error:
-        return None
-    return run if known.items() <= run.settings.items() else None
+        there = read(folder)
+    except OtherRun as problem:
+        raise IT3Error(f"{folder} holds a RUN of another task: name a new folder") from problem
+    except IT3Error:  # none yet, or a damaged one, which training makes again
+        pass
+    if there is not None:
+        _compare(folder, there.settings, known)
+        return there
+    begun = (folder / "training.safetensors").exists()  # else there is nothing to lose
+    if begun and (folder / NOTES).is_file():
+        _compare(folder, read_json(folder / NOTES, "name a new folder"), known)
+    elif _first():
+        write_json(folder / NOTES, known)
+    return None
+
+
+def fingerprint(images: ImageSet) -> str:
+    """What tells these images from others before they are read: their names, classes and labels.
+
+    Example:
+        >>> pixels = np.zeros((2, 8, 8, 3), np.uint8)
+        >>> one, other = (ImageSet.from_array(pixels, labels) for labels in ([0, 1], [1, 0]))
+        >>> fingerprint(one) == fingerprint(other)
+        False
+    """
+    told = {"names": list(images.names), "classes": list(images.classes)}
+    return digest({"labels": torch.from_numpy(np.asarray(images.labels))}, told)[:16]
+
+
+def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Says what has changed since; what an earlier version did not note down is let pass."""
+    as_read = json.loads(json.dumps(now))
+    changed = list(_changes(before, as_read))
+    if changed:
+        raise IT3Error(
+            f"{folder} was begun with other settings or images ({'; '.join(changed)}): give the "
+            f"same again to go on, or name a new folder"
+        )
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for key in (key for key in now if key in before):
+        then, this = before[key], now[key]
+        if then == this:
+            continue
+        if isinstance(then, dict) and isinstance(this, dict):
+            yield from _changes(then, this)
+        elif isinstance(then, list) or isinstance(this, list) or key == "fingerprint":
+            yield f"the {'images' if key == 'fingerprint' else key} are others"
+        else:
+            yield f"{key} was {then} and is {this}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +87,48 @@ def test_lines_without_a_georeference_are_refused_before_the_work(
     assert main() == 0
     assert "does not say its ground resolution" in capsys.readouterr().err
     assert out.exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (["--out", "0.png"], "0.png is named twice"),
+        (["--out", "m.png", "--overlay", "./m.png"], "m.png is named twice"),
+        (["--out", "gone/m.png"], "there is no folder gone"),
+        (["--out", "m.xyz"], "m.xyz can't be written: name it .png, "),
+        (["--out", "m.jpg"], "m.jpg can't be written: name it .png, "),
+        (["--out", "m.png", "--overlay", "o.txt"], "o.txt can't be written: name it .png, "),
+    ],
+)
+def test_files_that_can_t_or_must_not_be_written_are_refused_before_the_work(
+    asked: list[str], sentence: str, run: Run, folder: Write,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Above all the image itself, which a mask would be written over."""
+    here = folder(1) / "images"
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("it3_vision.roads.predict.answer", None)
+    before = (here / "0.png").read_bytes()
+    assert main(["roads", "predict", str(run.folder), "0.png", *asked]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert len(told.splitlines()) == 1
+    assert (here / "0.png").read_bytes() == before
+    assert not (here / "m.png").exists()
+
+
+def test_a_mask_is_written_whole_or_not_at_all(
+    run: Run, folder: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    image, out = folder(1) / "images" / "0.png", tmp_path / "m.png"
+    out.write_bytes(b"of before")
+    monkeypatch.setattr("pathlib.Path.replace", full)  # what a whole file ends with
+    assert main(["roads", "predict", str(run.folder), str(image), "--out", str(out)]) == 2
+    assert out.read_bytes() == b"of before"
+    assert [path.name for path in tmp_path.glob("*m.png*")] == ["m.png"]
 
 
 def test_masks_of_zeros_and_ones_are_masks(folder: Write) -> None:

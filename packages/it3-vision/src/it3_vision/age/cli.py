@@ -40,7 +40,7 @@ def train(
     norm: options.NormKind = options.Norm.batch,
     layer: Annotated[str, typer.Option(help="Where the signal enters.")] = "layer2",
     size: Annotated[int | None, typer.Option(
-        min=8, help="Images are brought to this size.",
+        min=8, max=10_000, help="Images are brought to this size.",
         show_default="64, or 224 for paper")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times through the faces.")] = 45,
     batch_size: Annotated[int, typer.Option(min=2, help="Faces a step.")] = 64,
@@ -65,6 +65,7 @@ def train(
     from it3_vision.age.runs import Training
     from it3_vision.age.runs import train as train_run
 
+    options.check_rate(lr)
     training = Training(
         FaceSettings(preset.value, norm.value, layer, size),
         low,
@@ -132,6 +133,7 @@ def evaluate(
     from it3_vision.age.report import write_report
     from it3_vision.age.runs import load_run
 
+    sizes = options.numbers(batch_sizes, "batch sizes")
     trained = load_run(run, device)
     edges = tuple(options.numbers(levels, "levels"))
     faces = read_faces(data)
@@ -143,7 +145,7 @@ def evaluate(
         trained,
         shifts,
         out=out,
-        batch_sizes=options.numbers(batch_sizes, "batch sizes"),
+        batch_sizes=sizes,
         only=options.names(only),
         progress=not quiet,
     )

@@ -31,7 +31,7 @@ from it3_vision.age.faces import Interval, set_apart
 from it3_vision.age.fitting import Fitting, Training
 from it3_vision.age.network import FaceSettings, build
 from it3_vision.data import ImageSet
-from it3_vision.runs import FORMAT, TrainedRun, finished, remembered
+from it3_vision.runs import FORMAT, TrainedRun, fingerprint, finished, remembered
 from it3_vision.training import (
     blind_loss,
     in_memory,
@@ -122,6 +122,7 @@ def train(
     where = place_for(device)
     folder = make_folder(out)
     known = {"format": FORMAT, "training": training.describe(), "images": len(faces)}
+    known["fingerprint"] = fingerprint(faces)
     there = finished(folder, known, load_run)
     if there is not None and (there.vanilla is not None or not vanilla):
         return there

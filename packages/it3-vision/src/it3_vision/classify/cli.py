@@ -33,7 +33,8 @@ def train(
     preset: Annotated[Preset, typer.Option(help="small: for a few CPU cores.")] = Preset.small,
     norm: options.NormKind = options.Norm.batch,
     layer: Annotated[str | None, typer.Option(help="Where the signal enters.")] = None,
-    size: Annotated[int, typer.Option(min=8, help="Images are brought to this size.")] = 32,
+    size: Annotated[int, typer.Option(
+        min=8, max=10_000, help="Images are brought to this size.")] = 32,
     epochs: Annotated[int, typer.Option(min=1, help="Times through the images.")] = 12,
     batch_size: Annotated[int, typer.Option(min=2, help="Images a step.")] = 128,
     lr: options.Rate = 0.2,
@@ -59,6 +60,7 @@ def train(
     from it3_vision.data import open_images
     from it3_vision.networks import NetworkSettings
 
+    options.check_rate(lr)
     images = open_images(data, split=split)
     settings = NetworkSettings(network, preset.value, norm.value, layer, size)
     training = Training(
@@ -125,6 +127,7 @@ def evaluate(
     from it3_vision.classify.report import write_report
     from it3_vision.classify.runs import load_run
 
+    sizes = options.numbers(batch_sizes, "batch sizes")
     trained = load_run(run, device)
     shifts = shifts_of(trained, data, split, corrupted, corruptions, severities, most, seed)
     if lost := shifts.unmeasured():
@@ -133,7 +136,7 @@ def evaluate(
         trained,
         shifts,
         out=out,
-        batch_sizes=options.numbers(batch_sizes, "batch sizes"),
+        batch_sizes=sizes,
         slow=slow,
         only=options.names(only),
         progress=not quiet,

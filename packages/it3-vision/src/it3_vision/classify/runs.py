@@ -38,7 +38,7 @@ from it3_vision.classify.choosing import choose
 from it3_vision.data import BadImage, ImageSet
 from it3_vision.methods import Fisher, joint_loss
 from it3_vision.networks import NetworkSettings, build
-from it3_vision.runs import FORMAT, TrainedRun, finished, remembered
+from it3_vision.runs import FORMAT, TrainedRun, fingerprint, finished, remembered
 from it3_vision.training import (
     Normalise,
     blind_loss,
@@ -185,7 +185,7 @@ def train(
     where = place_for(device)
     folder = make_folder(out)
     known = {"format": FORMAT, "training": training.describe(), "classes": list(images.classes)}
-    known["images"] = len(images)
+    known |= {"images": len(images), "fingerprint": fingerprint(images)}
     there = finished(folder, known, load_run)
     if there is not None and (there.vanilla is not None or not vanilla):
         return there

@@ -264,8 +264,10 @@ def fit_to(image: Pixels, size: Size) -> Pixels:
 
 
 def checked_size(size: Size) -> tuple[int, int]:
-    """Height and width, both at least 1."""
+    """Height and width, both at least 1, and no larger together than an image may be."""
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise IT3Error(f"size must be at least 1, but is {size}")
+    if height * width > MOST_PIXELS:
+        raise IT3Error(f"size must be at most {MOST_PIXELS:,} pixels in all, but is {size}")
     return height, width

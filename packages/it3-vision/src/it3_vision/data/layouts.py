@@ -41,7 +41,8 @@ class Place:
             if len(there) == 1:
                 return there[0]
             many = {"split": "splits", "corruption": "corruptions", "severity": "severities"}[what]
-            raise IT3Error(f"{title} has several {many}: choose one with {what}= ({listed})")
+            how = "--split or split=" if what == "split" else f"{what}="
+            raise IT3Error(f"{title} has several {many}: choose one with {how} ({listed})")
         if str(wanted) not in there:
             raise IT3Error(f"{title} has no {what} {wanted!r}, only {listed}")
         return str(wanted)

@@ -84,6 +84,7 @@ def train(
     from it3_vision.roads.runs import Training
     from it3_vision.roads.runs import train as train_run
 
+    options.check_rate(lr)
     scenes = open_roads(data, resolution=resolution, split=split)
     training = Training(
         DRUSettings(preset.value, steps, norm.value),
@@ -142,6 +143,7 @@ def evaluate(
     from it3_vision.roads.report import write_report
     from it3_vision.roads.runs import load_run
 
+    sizes = options.numbers(batch_sizes, "batch sizes")
     trained = load_run(run, device)
     tested = views_of(
         trained, open_roads(data, resolution=resolution, split=split), window=window, most=most
@@ -151,7 +153,7 @@ def evaluate(
         trained,
         tested,
         out=out,
-        batch_sizes=options.numbers(batch_sizes, "batch sizes"),
+        batch_sizes=sizes,
         order=order.value,
         tile=tile,
         slack=slack,
@@ -187,10 +189,11 @@ def predict(
     Example: it3-vision roads predict run town.tif --out mask.png --overlay town.jpg
     """
     from it3_vision.roads.georeference import find_georeference
+    from it3_vision.roads.predict import check_files, read_scene, write_prediction
     from it3_vision.roads.predict import predict as answer
-    from it3_vision.roads.predict import read_scene, write_prediction
     from it3_vision.roads.runs import load_run
 
+    check_files(image, out, overlay, lines)
     trained = load_run(run, device)
     where = find_georeference(image) if image.is_file() else None
     if lines is not None and where is None and image.is_file():

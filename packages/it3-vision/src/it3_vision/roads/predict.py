@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from it3_core import IT3, IT3Error, Method, Source
-from it3_core.files import write_text
+from it3_core.files import write_bytes, write_text
 from it3_vision.data.images import BadImage
 from it3_vision.methods import BatchNormStats
 from it3_vision.predicting import unusual
@@ -26,10 +26,13 @@ from it3_vision.roads.runs import Run
 from it3_vision.roads.scenes import Scene, make_scene
 from it3_vision.roads.tiling import TILE, answer, tiles
 
-__all__ = ["Adapt", "Prediction", "method_for", "predict", "read_scene", "write_prediction"]
+__all__ = ["Adapt", "Prediction", "check_files", "method_for", "predict", "read_scene",
+           "write_prediction"]  # fmt: skip
 
 Adapt = Literal["auto", "it3", "statistics", "none"]
 """What tuning chose; IT³ on the image; its own statistics in the batch norms; nothing."""
+
+_EXACT = (".png", ".tif", ".tiff", ".bmp")  # kinds that keep every pixel's value
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ def write_prediction(
         over: the file of the image with its roads in red.
         lines: the GeoJSON file; needs a georeference.
     """
+    check_files(Path(scene.name), out, over, lines)
     road = found.probability >= 0.5
     where = None
     if lines is not None:
@@ -179,13 +183,46 @@ def write_prediction(
         write_text(lines, text)
 
 
+def check_files(
+    image: Path, out: Path, over: Path | None = None, lines: Path | None = None
+) -> None:
+    """Says what could not be written, or would be written over, before the work is done.
+
+    Args:
+        image: what is to be mapped.
+        out: the mask's file.
+        over: the overlay's.
+        lines: the centre lines'.
+
+    Example:
+        >>> check_files(Path("town.jpg"), Path("town.jpg"))
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: town.jpg is named twice: ...
+    """
+    named = [path for path in (out, over, lines) if path is not None]
+    seen = {os.path.realpath(image)}
+    for path in named:
+        if os.path.realpath(path) in seen:
+            raise IT3Error(
+                f"{path} is named twice: the image, --out, --overlay and --lines are four files"
+            )
+        seen.add(os.path.realpath(path))
+        if not path.parent.is_dir():
+            raise IT3Error(f"there is no folder {path.parent} to write {path.name} into: make it")
+    _check_kind(out, _EXACT)
+    if over is not None:
+        _check_kind(over, (*_EXACT, ".jpg", ".jpeg"))
+
+
+def _check_kind(path: Path, kinds: tuple[str, ...]) -> None:
+    """A mask has two values, which JPEG would blur."""
+    if path.suffix.lower() not in kinds:
+        raise IT3Error(f"{path} can't be written: name it {', '.join(kinds[:-1])} or {kinds[-1]}")
+
+
 def _write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
-    try:
-        fine, data = cv2.imencode(path.suffix, pixels)
-        if not fine:
-            raise IT3Error(f"{path} can't be written: name it .png")
-        path.write_bytes(data.tobytes())
-    except cv2.error:
-        raise IT3Error(f"{path} can't be written: name it .png, .jpg or .tif") from None
-    except OSError as problem:
-        raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
+    fine, data = cv2.imencode(path.suffix.lower(), pixels)
+    if not fine:
+        raise IT3Error(f"{path} can't be written: name it .png")
+    write_bytes(path, data.tobytes())

@@ -169,6 +169,7 @@ def train(
     folder = make_folder(out)
     known = {"format": FORMAT, "task": "roads", "training": training.describe()}
     known["scenes"] = list(scenes.names)
+    known["metres"] = (about or {}).get("resolution")
     there = finished(folder, known, load_run)
     if there is not None and (there.vanilla is not None or not vanilla):
         return there
