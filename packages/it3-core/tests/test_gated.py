@@ -26,7 +26,6 @@ from it3_core import (
     condition,
     tune,
 )
-from it3_core.choosing import Tried, choose
 
 
 @pytest.mark.parametrize("size", [1, 4, 64])
@@ -164,7 +163,8 @@ def test_a_gate_on_the_drift_is_kept_and_built_again() -> None:
         Gated(Source(model, adapter), Source(model, adapter), gate)(usual)
 
 
-def test_tuning_tries_both_gates() -> None:
+@pytest.mark.parametrize(("size", "sign"), [(64, "drift"), (1, "error")])
+def test_what_a_gate_looks_at(size: int, sign: str) -> None:
     """Labels are right for usual images; under a shift, only batch statistics bring them back."""
     adapter = Regression()
     model, norm = normed(adapter)
@@ -172,13 +172,13 @@ def test_tuning_tries_both_gates() -> None:
     y = Source(model, adapter)(x).prediction.flatten()
     y = y + 0.05 * y.std() * torch.randn(256)  # some error on usual images
     choices = [Candidate("Source", {"norm": "batch"})]
-    tuning = tune(model, adapter, x, y, shifts={"shift": lambda x: 1.5 * x + 3}, batch_size=64,
-                  candidates=choices, progress=False)  # fmt: skip
+    tuning = tune(model, adapter, x, y, shifts={"shift": lambda x: 1.5 * x + 3}, batch_size=size,
+                  candidates=choices, false_alarms=0.01, progress=False)  # fmt: skip
+    plain, drift = tuning.tried
+    assert (plain["gate"], drift["gate"]["of"]) == (None, sign)
+    if size == 1:
+        return
     assert tuning.chosen.gate is not None
-    plain, drift, error = tuning.tried
-    assert [one["gate"] and one["gate"]["of"] for one in (plain, drift, error)] == [
-        None, "drift", "error",
-    ]  # fmt: skip
     assert drift["changes"]["shift"] == plain["changes"]["shift"]  # it opens for every batch
     assert drift["changes"]["clean"] < plain["changes"]["clean"]  # and for few that are usual
 
@@ -294,22 +294,6 @@ def test_a_tail_is_believed_where_three_networks_agree(
     assert torch.equal(method(x[x < 0.9][:, None]).prediction, x[x < 0.9][:, None])
     assert float((method(beyond).prediction - beyond).abs().mean()) < 0.3
     assert tuning.chosen.gate.low is None  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(("behind", "chosen"), [(0.0, "drift"), (0.5, "error")])
-def test_of_gates_that_are_level_the_one_on_the_drift_is_taken(behind: float, chosen: str) -> None:
-    noise = torch.randn(100, dtype=torch.float64)
-    noise -= noise.mean()
-    tried = [
-        Tried.of(Candidate("Source", {"norm": "batch"}, Gate(1.0, 1.0, of=of)), changes, [], 0.95)
-        for of, changes in (
-            ("error", {"clean": torch.zeros(100), "blur": -0.6 - 0.1 * noise}),
-            ("drift", {"clean": torch.zeros(100), "blur": -0.59 + behind + 0.1 * noise}),
-        )
-    ]
-    gate = choose(tried, worth=0.02, harm=0.01, confidence=0.95).chosen.gate
-    assert isinstance(gate, Gate)
-    assert gate.of == chosen
 
 
 @pytest.mark.parametrize("noisy", [True, False])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from it3_core.adapters import Adapter
 from it3_core.candidates import Candidate
 from it3_core.errors import IT3Error
-from it3_core.methods import Edge, Gate, Method
+from it3_core.methods import Edge, Method
 
 __all__ = ["Tried", "Tuning", "choose"]
 
@@ -159,7 +159,7 @@ def choose(results: Sequence[Tried], worth: float, harm: float, confidence: floa
         return Tuning(Candidate("Source"), f"No adaptation: {why}.", tried)
     # What the network knows is better left alone, where that can be had.
     gated = [one for one in good if one.candidate.gate is not None]
-    best = _surest(max(gated or good, key=lambda one: one.gain), gated, confidence)
+    best = max(gated or good, key=lambda one: one.gain)
     reason = (
         f"{best.candidate!r}: on held-out training data it lowers the error by "
         f"{best.gain:.1%} (± {sigmas * best.uncertainty:.1%}) under {_trials(best)}, and changes "
@@ -215,29 +215,6 @@ def _enough(rows: Tensor, sigmas: float, worth: float) -> bool:
 def _witnessed(tried: Tried) -> bool:
     """Whether it is for answers at the edge, and enough networks' tails can tell."""
     return isinstance(tried.candidate.gate, Edge) and len(tried.tails) >= _WITNESSES
-
-
-def _surest(best: Tried, gated: Sequence[Tried], confidence: float) -> Tried:
-    """The best, or where its gate looks at errors, one by drift that is not behind beyond chance.
-
-    A few held-out rows hardly tell the two gates apart, and where both were compared on many, the
-    drift found every shifted batch that the error found, and others (docs/experiments.md).
-    """
-    if not isinstance(best.candidate.gate, Gate) or best.candidate.gate.of == "drift":
-        return best
-    z = statistics.NormalDist().inv_cdf(confidence)
-
-    def level(one: Tried) -> bool:
-        gaps = [mine - best_s for mine, best_s in zip(one.groups, best.groups, strict=True)]
-        chance = math.hypot(*map(_uncertainty, gaps)) / len(gaps)
-        return best.gain - one.gain <= z * chance
-
-    drifting = [
-        one
-        for one in gated
-        if isinstance(one.candidate.gate, Gate) and one.candidate.gate.of == "drift" and level(one)
-    ]
-    return max(drifting, key=lambda one: one.gain, default=best)
 
 
 def _sigmas(results: Sequence[Tried], confidence: float) -> float:

@@ -66,7 +66,8 @@ def tune(
     error by `harm` on clean data and on the tail, and under no shift by more beyond chance. Among
     those, the one that gains most. Each is tried for all batches, and for what is unusual alone
     (`Gated`), which is preferred: what is usual then stays as it is, whatever else would come of
-    it. Of gates on batches that are level, the one on the drift is.
+    it. A gate looks at the drift of several instances' statistics where the network has batch norm,
+    and else at idempotence errors.
 
     An answer at the edge of what was trained (`Edge`) is rare under shifts of the inputs: there, a
     gain on the tails of three networks, by more than chance and by `worth` on each, is enough.
