@@ -178,7 +178,7 @@ def split_tail(y: Tensor, share: float = 0.2, side: str = "upper") -> tuple[Tens
         tail = torch.cat([order[:lower], order[len(y) - (size - lower) :]])
     else:
         raise IT3Error(f'side must be "upper", "lower" or "both", not {side!r}')
-    inside = torch.ones(len(y), dtype=torch.bool)
+    inside = torch.ones(len(y), dtype=torch.bool, device=y.device)
     inside[tail] = False
     return inside.nonzero().flatten(), tail.sort().values
 
