@@ -183,6 +183,7 @@ def predict(
     steps: Annotated[int, typer.Option(min=1, help="Of IT3, with --adapt it3.")] = 1,
     tile: Annotated[int, typer.Option(min=16, help="Side of a tile, times 16.")] = 256,
     device: options.Device = "cpu",
+    quiet: options.Quiet = False,
 ) -> None:  # fmt: skip
     """Map the roads of an image: a mask, and on request an overlay and centre lines.
 
@@ -201,7 +202,7 @@ def predict(
             f"{image} has no georeference: put a world file beside it, or leave out --lines"
         )
     scene = read_scene(image, resolution, trained.resolution)
-    found = answer(trained, scene, adapt.value, steps=steps, tile=tile)
+    found = answer(trained, scene, adapt.value, steps=steps, tile=tile, progress=not quiet)
     write_prediction(found, scene, out, overlay, lines)
     print(found)
     if resolution is None and (where is None or where.resolution is None):

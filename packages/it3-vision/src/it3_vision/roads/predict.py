@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from it3_core import IT3, IT3Error, Method, Source
 from it3_core.files import write_bytes, write_text
+from it3_core.progress import Progress
 from it3_vision.data.images import BadImage
 from it3_vision.methods import BatchNormStats
 from it3_vision.predicting import unusual
@@ -87,8 +88,8 @@ def read_scene(path: str | os.PathLike[str], resolution: float | None, default: 
     return make_scene(str(place), read.pixels, None, resolution, read.no_data)
 
 
-def predict(run: Run, scene: Scene, adapt: Adapt = "auto", *, steps: int = 1, tile: int = TILE
-            ) -> Prediction:  # fmt: skip
+def predict(run: Run, scene: Scene, adapt: Adapt = "auto", *, steps: int = 1, tile: int = TILE,
+            progress: bool = True) -> Prediction:  # fmt: skip
     """The roads of a scene, before and after adaptation, in the scene's own pixels.
 
     Args:
@@ -97,14 +98,20 @@ def predict(run: Run, scene: Scene, adapt: Adapt = "auto", *, steps: int = 1, ti
         adapt: what to do with the network.
         steps: of IT³, where `adapt` is "it3".
         tile: side of a tile, in pixels of the network's resolution.
+        progress: whether to show how far it is.
     """
     here = scene.at(run.resolution)
     if not here.known.any():
         raise IT3Error(f"{scene.name} has no data: all of it is white, black or declared empty")
     x = [as_input(run.prepare, here.image, here.known).to(run.device)]
-    before = answer(Source(run.model, run.adapter), x, tile=tile, errors=True)[0]
     crops = len(tiles(x, tile)[0])
-    after = answer(method_for(run, adapt, steps, crops), x, tile=tile)[0]
+    method = method_for(run, adapt, steps, crops)
+    bar = Progress(2, "map", progress)
+    bar.show(0, f"{crops} tiles, as the network is", last=True)
+    before = answer(Source(run.model, run.adapter), x, tile=tile, errors=True)[0]
+    bar.show(1, f"{crops} tiles, adapted", last=True)
+    after = answer(method, x, tile=tile)[0]
+    bar.close()
     gap = torch.tensor([before.error or 0.0])
     height, width = scene.image.shape[:2]
     maps = [
