@@ -22,6 +22,11 @@ TESTED_WITH = {
     "vision": ["core[plots]", "vision[geo]"],
     "aero": ["core[plots]", "aero[dask]"],
 }
+# What a package's tests need besides.
+TEST_TOOLS = {
+    "tabular": ["pandas"],  # scikit-learn's checks of estimators, and ours, hand them data frames
+    "vision": ["torch-ttt==0.0.2", "einops"],  # a peer to agree with; it imports einops undeclared
+}
 
 # Isolated builds take their hatchling from the constraints too: pip reads the second name there,
 # `python -m build` and older pips the first. A URI, because pip splits these values at spaces.
@@ -77,9 +82,7 @@ def install(session: nox.Session, *requirements: str, packages: Sequence[str] = 
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """Run a package's tests and docstring examples, with only its own dependencies there."""
-    # pandas: scikit-learn's checks of estimators, and ours, hand them data frames.
-    tools = ["pandas"] if package == "tabular" else []
-    tools += ["pytest", "pytest-xdist", "hypothesis"]
+    tools = ["pytest", "pytest-xdist", "hypothesis", *TEST_TOOLS.get(package, [])]
     install(session, *tools, packages=TESTED_WITH[package])
     named = any(argument.startswith(("packages/", "tools/")) for argument in session.posargs)
     paths = [] if named else [str(folder(package) / "tests"), str(folder(package) / "src")]

@@ -26,6 +26,7 @@ from it3_core import (
     condition,
 )
 from it3_core.batching import count, take
+from it3_core.memory import peak_memory
 
 Build = Callable[..., Any]
 
@@ -249,6 +250,53 @@ def test_sharing_is_given_up_where_it_would_be_wrong(layer: str) -> None:
     method = IT3(model, adapter, trust_region=False, **how)
     for _ in range(3):
         torch.testing.assert_close(method(x).prediction, expected, rtol=0, atol=1e-6)
+
+
+class Skips(nn.Module):
+    """Takes what its first layer returned past the second: for all inputs, or for some."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always = always
+        self.stem = nn.Linear(4, 6)
+        self.middle = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.stem(x)
+        deeper = self.middle(hidden)
+        if self.always or float(x.mean()) > 5:
+            deeper = deeper + hidden
+        output: Tensor = self.head(deeper.tanh())
+        return output
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_what_goes_past_the_entrance_is_there_when_it_is_needed(always: bool) -> None:
+    adapter = Regression()
+    model = condition(Skips(always).double(), adapter, "middle")
+    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+    how: dict[str, Any] = {"steps": 2, "lr": 0.01, "optimizer": "SGD", "anchor_gradient": False}
+    method = IT3(model, adapter, trust_region=False, parameters=["embed.*", "model.head.*"], **how)
+    for shift in (0.0, 10.0, 0.0):  # proven on the first, where the second needs more
+        x = torch.randn(5, 4, dtype=torch.float64) + shift
+        chosen = lambda name: name.startswith(("embed.", "model.head."))  # noqa: E731
+        expected = naive_it3(model, adapter, x, chosen=chosen, **how)
+        torch.testing.assert_close(method(x).prediction, expected, rtol=0, atol=1e-6)
+
+
+def test_only_what_the_entrance_returned_is_kept() -> None:
+    """And a pass that starts from it answers as a whole one does, bit for bit."""
+    adapter, x = Regression(), torch.randn(64, 1000)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(1000, 1000), nn.Tanh())]
+    model = condition(nn.Sequential(*layers, nn.Linear(1000, 1)), adapter, "10").eval()
+    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+    method = AnswerStep(model, adapter)
+    method(x)
+    with torch.no_grad():
+        expected = model(x, adapter.encode(model(x, adapter.neutral(x))))
+    assert torch.equal(method(x).prediction, expected)
+    assert peak_memory(lambda: method(x)) < 4.5 * x.nbytes  # kept, its input, sum and output
 
 
 @pytest.mark.filterwarnings("ignore:this network can't be mapped")

@@ -14,6 +14,7 @@ import fnmatch
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -344,13 +345,10 @@ class _Shell:
             output = self._forward(x, signal)
             trunk.stop()
             return output
-        trunk.start("replaying")
-        output = self._forward(x, signal)
-        trunk.stop()
         if trunk.proven:
-            return output
+            return trunk.replay(partial(self._forward, x, signal))
         whole = self._forward(x, signal)
-        trunk.prove(torch.allclose(output, whole, rtol=1e-4, atol=1e-5, equal_nan=True))
+        trunk.prove(partial(self._forward, x, signal), whole)
         return whole
 
     def _forward(self, x: Any, signal: Tensor) -> Tensor:

@@ -4,6 +4,10 @@
 enters. A network's own code can't be started in the middle, but the modules that it calls before
 that layer can return what they returned the last time; what little the code does between them is
 done again, on the same values.
+
+Where the code does nothing between them, all but the layer's own output is only handed from one
+module that is replayed to the next, which does not look at it. Then it is not kept: the first
+stages of a network for images return the largest maps.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from it3_core.batching import map_tensors
@@ -20,6 +25,8 @@ from it3_core.conditioning import Conditioned
 __all__ = ["Doing", "Trunk"]
 
 Doing = Literal["nothing", "recording", "replaying"]
+
+_GONE = object()  # not None, which a network may take for "no skip connection"
 
 
 class Trunk:
@@ -33,6 +40,7 @@ class Trunk:
     def __init__(self, shell: Conditioned, names: Mapping[str, str]) -> None:
         self.above: frozenset[str] = frozenset()
         self.proven = False
+        self._lean = False  # nothing is kept but what the entrance returned
         self._broken = False
         self._doing: Doing = "nothing"
         self._entered = False
@@ -78,16 +86,46 @@ class Trunk:
         """Whether there is something to replay."""
         return bool(self._kept) and not self._broken
 
-    def prove(self, equal: bool) -> None:
-        """The verdict of a first comparison with a whole pass: share from now on, or never.
+    def prove(self, again: Callable[[], Tensor], whole: Tensor) -> None:
+        """Replays a pass whose outcome is known: sharing is right from now on, or never.
 
         A network that writes into what it was given back would spoil it for the next pass, and
         for the gradients of the last: until the proof it is given copies, to see whether it does.
         """
-        written = any(copy._version for copy in self._copies)
+        for self._lean in (True, False):
+            if self._agrees(again, whole):
+                self.proven = True
+                return
+        self._broken = True
+
+    def _agrees(self, again: Callable[[], Tensor], whole: Tensor) -> bool:
         self._copies = []
-        self.proven = equal and not written
-        self._broken = not self.proven
+        self.start("replaying")
+        try:
+            with torch.no_grad():
+                output = again()
+        except Exception:  # whatever a network says that looks for what is gone
+            if not self._lean:
+                raise
+            return False
+        finally:
+            self.stop()
+        if any(copy._version for copy in self._copies):
+            return False
+        return torch.allclose(output, whole, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+    def replay(self, again: Callable[[], Tensor]) -> Tensor:
+        """A pass that starts from what was kept."""
+        self.start("replaying")
+        try:
+            return again()
+        except Exception:
+            if not self._lean:
+                raise
+            self._broken = True  # it looks for what is gone, as it did not for the proof's input
+        finally:
+            self.stop()
+        return again()
 
     def clear(self) -> None:
         """Lets the activations go."""
@@ -99,15 +137,17 @@ class Trunk:
             return forward(*args, **kwargs)
         call = self._calls[index]
         self._calls[index] += 1
+        gone = self._lean and index != self._entrance
         if self._doing == "replaying" and call < len(self._kept[index]):
             kept = self._kept[index][call]
-            return kept if self.proven else map_tensors(kept, self._copy)
+            return kept if self.proven else map_tensors(kept, _forget if gone else self._copy)
         output = forward(*args, **kwargs)
         if self._doing == "recording" and not self._entered:
             # Detached: a gradient into the trunk belongs to the pass that recorded it. Containers
             # of other libraries' making are not taken apart: then nothing is shared.
             self._broken |= not _is_plain(output)
-            self._kept[index].append(None if self._broken else map_tensors(output, Tensor.detach))
+            keep = _forget if gone else Tensor.detach
+            self._kept[index].append(None if self._broken else map_tensors(output, keep))
             self._entered = index == self._entrance
         return output
 
@@ -128,6 +168,10 @@ class Trunk:
             inside = any(place.startswith(f"{module}.") for module in late)
             (above if inside else below).add(name)
         return frozenset(above - below)
+
+
+def _forget(tensor: Tensor) -> Any:
+    return _GONE
 
 
 def _is_plain(output: Any) -> bool:
