@@ -69,7 +69,8 @@ def wings(place: Place) -> Outcome:
     n = place.of(300, 2000, 2000)
     generate(place.folder / "data", n, seed=0, progress=place.progress)
     dataset = WingDataset(place.folder / "data")
-    return _shapes(place, WINGS, dataset, f"{n} profiles, {dataset.solver}", "MAE of L/D")
+    data = f"{n} profiles, {dataset.solver}"
+    return _shapes(place, WINGS, dataset, data, "MAE of L/D", place.of(2, 10, 10))
 
 
 def cars(place: Place) -> Outcome:
@@ -80,10 +81,11 @@ def cars(place: Place) -> Outcome:
     if not Path(SAMPLE).exists():
         raise NotHereError("the package holds no solved cars yet")
     dataset = CarDataset(SAMPLE)
-    return _shapes(place, CARS, dataset, f"{len(dataset)} cars, {dataset.solver}", "MAE of Cd")
+    data = f"{len(dataset)} cars, {dataset.solver}"
+    return _shapes(place, CARS, dataset, data, "MAE of Cd", place.of(2, 5, 5))
 
 
-def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str) -> Outcome:
+def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str, seeds: int) -> Outcome:
     from it3_aero.learning.evaluate import evaluate_run
     from it3_aero.learning.job import levels_of, threshold_of
     from it3_aero.learning.model import Training, train
@@ -94,7 +96,7 @@ def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str) -> Outc
     preset = "paper" if place.preset == "full" else "small"
     training = Training(preset, epochs=place.of(15, None, None))
     run = train(task, levels.train, place.folder / "run", training, progress=place.progress)
-    seeds, most = place.of(2, 5, 5), place.of(10, 25, None)
+    most = place.of(10, 50, None)
     found = evaluate_run(run, levels, seeds=seeds, most=most, progress=place.progress)
     others = [load_run(task, run.folder / "seeds" / str(seed)) for seed in range(1, seeds)]
     tested = {name: (part.x, part.y) for name, part in levels.drawn(most).test.items()}

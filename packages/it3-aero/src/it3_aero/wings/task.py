@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "SECOND", "WINGS", "asking"]
 
-SECOND = 1 / 3
-"""What the second pass weighs in training: the authors' code gives one wing in four its answer."""
+SECOND = 0.1
+"""What the second pass weighs in training: with more, the first answer is worse for it."""
 
 PRESETS = {
     "small": Recipe(NetworkSettings(), epochs=40, second=SECOND),
