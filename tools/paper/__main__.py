@@ -91,7 +91,9 @@ def _commit() -> str:
     """Of this checkout, and whether it was changed since."""
     git = ["git", "describe", "--always", "--dirty"]
     try:
-        found = subprocess.run(git, capture_output=True, text=True, check=True, timeout=20)
+        found = subprocess.run(
+            git, capture_output=True, text=True, check=True, timeout=20, cwd=Path(__file__).parent
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return found.stdout.strip()
