@@ -102,7 +102,7 @@ def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
     """
     norms: list[Norm] = ["source"]
     if has_batch_norm(model):
-        few = [batch_size / (batch_size + prior) for prior in _PRIORS]
+        few = [round(batch_size / (batch_size + prior), 3) for prior in _PRIORS]
         norms += ["batch", 0.6] if batch_size >= 16 else few
     found = [Candidate("Source", {"norm": norm}) for norm in norms[1:]]
     found += [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-0.5, 0.5, 1.0)]
