@@ -9,8 +9,10 @@ import sys
 import time
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, cast
 
 import typer
@@ -78,13 +80,25 @@ def paper(
 
 def _alone(name: str, place: Place) -> Outcome:
     """A task in a process of its own: what it loads and leaves behind is no other's."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), _leave_with_parent) as pool:
         try:
             return pool.submit(TASKS[name], place).result()
         except BrokenExecutor:
             raise NotHereError(
                 "its process ended unexpectedly; run the same command again, which goes on there"
             ) from None
+
+
+def _leave_with_parent() -> None:
+    """Ends this process when its parent is gone: a killed run must not go on beside the next."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _commit() -> str:

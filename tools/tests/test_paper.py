@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +23,8 @@ from paper.outcomes import Outcome, Place, Roles
 from paper.page import write
 from paper.tasks import TASKS, tabular
 from paper.trust import advantage, trust_table
+
+T = TypeVar("T")
 
 ROLES = Roles(vanilla="vanilla net", auto="auto")
 
@@ -194,6 +200,35 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     resumed = tabular(place)
     assert [told(record) for record in resumed.records] == [told(r) for r in whole.records]
     assert key(resumed) == key(whole)
+
+
+def test_what_a_killed_run_started_ends_with_it(tmp_path: Path) -> None:
+    tools = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "paper", "tabular", "--quiet", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(tools)}, stderr=subprocess.DEVNULL
+    ) as run:
+        try:
+            workers = within(120, lambda: children(run.pid, "spawn_main"))
+        finally:
+            run.kill()
+    assert workers
+    assert within(60, lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def children(pid: int, called: str) -> list[int]:
+    """Processes that this one started, of those whose command says this."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    said = {int(one): Path(f"/proc/{one}/cmdline").read_bytes().decode() for one in listed}
+    return [one for one, line in said.items() if called in line]
+
+
+def within(seconds: float, found: Callable[[], T]) -> T:
+    """What is found, as soon as it is something, or when the time is over."""
+    end = time.monotonic() + seconds
+    while not (got := found()) and time.monotonic() < end:
+        time.sleep(0.2)
+    return got
 
 
 def told(record: Record) -> tuple[Any, ...]:
