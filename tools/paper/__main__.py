@@ -7,12 +7,8 @@ import platform
 import subprocess
 import sys
 import time
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
 from pathlib import Path
-from threading import Thread
 from typing import Annotated, cast
 
 import typer
@@ -20,6 +16,7 @@ import typer
 from it3_core import IT3Error
 from it3_core.commands import exit_code
 from it3_core.files import make_folder
+from paper.alone import alone
 from paper.outcomes import Outcome, Place, Preset
 from paper.page import write
 from paper.tasks import TASKS, NotHereError
@@ -60,7 +57,7 @@ def paper(
         place = Place(cast(Preset, preset), data, make_folder(folder / name), not quiet)
         began = time.monotonic()
         try:
-            outcome = _alone(name, place)
+            outcome = alone(name, place)
         except NotHereError as problem:
             missing[name] = str(problem)
             continue
@@ -76,29 +73,6 @@ def paper(
     }
     page, results = write(folder, outcomes, missing, about)
     print(f"{results}\n{page}")
-
-
-def _alone(name: str, place: Place) -> Outcome:
-    """A task in a process of its own: what it loads and leaves behind is no other's."""
-    with ProcessPoolExecutor(1, get_context("spawn"), _leave_with_parent) as pool:
-        try:
-            return pool.submit(TASKS[name], place).result()
-        except BrokenExecutor:
-            raise NotHereError(
-                "its process ended unexpectedly; run the same command again, which goes on there"
-            ) from None
-
-
-def _leave_with_parent() -> None:
-    """Ends this process when its parent is gone: a killed run must not go on beside the next."""
-
-    def watch() -> None:
-        parent = parent_process()
-        if parent is not None:
-            wait([parent.sentinel])
-            os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
 
 
 def _commit() -> str:

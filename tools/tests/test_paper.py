@@ -209,9 +209,11 @@ def test_what_a_killed_run_started_ends_with_it(tmp_path: Path) -> None:
         command, env={**os.environ, "PYTHONPATH": str(tools)}, stderr=subprocess.DEVNULL
     ) as run:
         try:
-            workers = within(120, lambda: children(run.pid, "spawn_main"))
+            made = within(300, lambda: [*tmp_path.glob("quick/tabular/*.jsonl")])
+            workers = children(run.pid, "spawn_main")
         finally:
             run.kill()
+    assert made  # it is at work, with more splits to come
     assert workers
     assert within(60, lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
