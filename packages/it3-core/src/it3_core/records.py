@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from it3_core.errors import IT3Error
+from it3_core.files import write_text
 from it3_core.methods.base import Adaptation
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "cell_of",
     "continue_records",
     "read_records",
+    "replace_records",
     "write_records",
 ]
 
@@ -171,15 +173,34 @@ def write_records(records: Iterable[Record], path: str | Path) -> None:
         ...     read_records(pathlib.Path(folder, "all.jsonl")) == [record]
         True
     """
-    lines = [json.dumps(record, allow_nan=False) for record in records]
-    data = "".join(f"{line}\n" for line in lines).encode()
+    data = _lines(records)
     try:
         with Path(path).open("ab") as file:
-            file.write(data)
+            file.write(data.encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as problem:
         raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
+
+
+def replace_records(records: Iterable[Record], path: str | Path) -> None:
+    """Writes these records in place of what a file holds, which stays until they are whole.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> record = {"seed": 0, "level": "clean", "method": "source", "batch_size": None, "n": 1}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "all.jsonl")
+        ...     replace_records([record], path)
+        ...     replace_records([record], path)
+        ...     len(read_records(path))
+        1
+    """
+    write_text(path, _lines(records))
+
+
+def _lines(records: Iterable[Record]) -> str:
+    return "".join(f"{json.dumps(record, allow_nan=False)}\n" for record in records)
 
 
 def continue_records(path: str | Path) -> list[Record]:

@@ -6,7 +6,6 @@ In `parts` a killed evaluation finds the records that it has already.
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 from it3_core import IT3Error
 from it3_core.evaluation import Record
 from it3_core.files import make_folder, read_json, write_bytes, write_json, write_text
+from it3_core.records import replace_records
 from it3_core.tensorfile import digest
 from it3_vision.runs import TrainedRun
 
@@ -65,8 +65,7 @@ def write_evaluation(
     for name, text in texts.items():
         write_text(folder / name, text)
     write_json(folder / "summary.json", dict(summary))
-    lines = (f"{json.dumps(record, allow_nan=False)}\n" for record in records)
-    write_text(folder / "records.jsonl", "".join(lines))
+    replace_records(records, folder / "records.jsonl")
     for name, figure in (figures or {}).items():
         drawn = io.BytesIO()
         figure.savefig(drawn, dpi=160)

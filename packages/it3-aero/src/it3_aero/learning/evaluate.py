@@ -25,10 +25,11 @@ from it3_core import (
     sensitivity,
 )
 from it3_core.batching import batches
-from it3_core.evaluation import Predictor, Record, evaluate, read_records, write_records
+from it3_core.evaluation import Predictor, Record, evaluate, read_records
 from it3_core.files import make_folder, write_text
 from it3_core.metrics import auroc, correlation
 from it3_core.plots import box_by_level, difference_by_level, error_histograms
+from it3_core.records import replace_records
 from it3_core.summary import Row, markdown, summarise
 from it3_core.tables import BEYOND, compact, markdown_table, pooled
 from it3_core.tensorfile import digest
@@ -266,8 +267,7 @@ def _written(found: Evaluation) -> Evaluation:
     }
     for name, content in texts.items():
         write_text(folder / name, content)
-    (folder / "records.jsonl").unlink(missing_ok=True)
-    write_records(found.records, folder / "records.jsonl")
+    replace_records(found.records, folder / "records.jsonl")
     for name, figure in figures(whole).items():
         figure.savefig(folder / f"{name}.png", dpi=DPI)
     return whole
