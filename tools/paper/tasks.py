@@ -288,7 +288,7 @@ def roads(place: Place) -> Outcome:
         known, beyond = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
         preset = place.of("tiny", "small", "paper")
         network = DRUSettings(preset, steps=2) if place.preset == "small" else DRUSettings(preset)
-        settings = Training(network, **_long(place, 80, 80))
+        settings = Training(network, **_long(place, 40, 80))
     data = "drawn towns and countryside" if drawn else "EPFL to Massachusetts"
     less: dict[str, Any] = {"tile": 80} if drawn else place.of({}, {"tile": 112}, {})
     seeds = place.of(1, 5, 5)
