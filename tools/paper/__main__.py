@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
@@ -16,10 +15,13 @@ import typer
 from it3_core import IT3Error
 from it3_core.commands import exit_code
 from it3_core.files import make_folder
-from paper.alone import alone
+from paper.alone import cores, side_by_side
 from paper.outcomes import Outcome, Place, Preset
 from paper.page import write
 from paper.tasks import TASKS, NotHereError
+
+LONGEST = ("cars", "roads", "cifar", "wings", "imagenet", "age", "tabular")
+"""What to begin with, so that all cores are busy to the end: what takes longest."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -32,6 +34,8 @@ def paper(
     out: Annotated[Path, typer.Option(help="Where results gather; killed, it goes on there.")] = (
         Path("results")
     ),
+    jobs: Annotated[int | None, typer.Option(
+        help="Tasks side by side, which share the cores; by default one for each core.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:  # fmt: skip
     """Run the paper's experiments and write what became of each claim.
@@ -46,24 +50,24 @@ def paper(
     wanted = tasks or list(TASKS)
     if unknown := [name for name in wanted if name not in TASKS]:
         raise IT3Error(f"there is no task {unknown[0]!r}: take {', '.join(TASKS)}")
+    if jobs is not None and jobs < 1:
+        raise IT3Error(f"--jobs is 1 at least, not {jobs}")
     named = os.environ.get("IT3_DATA")
     data = Path(named).resolve() if named else None
     if data is not None and not data.is_dir():
         raise IT3Error(f"IT3_DATA names {data}, which is no folder: mend it or unset it")
     folder = make_folder(out / preset)
+    places = {
+        name: Place(cast(Preset, preset), data, make_folder(folder / name), not quiet)
+        for name in sorted(wanted, key=LONGEST.index)
+    }
     missing: dict[str, str] = {}
-    for name in wanted:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        place = Place(cast(Preset, preset), data, make_folder(folder / name), not quiet)
-        began = time.monotonic()
-        try:
-            outcome = alone(name, place)
-        except NotHereError as problem:
-            missing[name] = str(problem)
+    for name, (found, minutes) in side_by_side(places, min(jobs or cores(), len(places))):
+        if isinstance(found, NotHereError):
+            missing[name] = str(found)
             continue
-        minutes = round((time.monotonic() - began) / 60, 1)
-        told = {**outcome.about, "commit": _commit(), "minutes of its last run": minutes}
-        replace(outcome, about=told).write(place.folder)
+        told = {"commit": _commit(), "minutes of its last run": round(minutes, 1)}
+        replace(found, about={**found.about, **told}).write(places[name].folder)
     kept = {name: Outcome.read(folder / name) for name in TASKS if name not in missing}
     outcomes = [outcome for outcome in kept.values() if outcome is not None]
     about = {

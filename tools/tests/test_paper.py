@@ -17,7 +17,8 @@ import numpy as np
 from it3_core.evaluation import Record
 from it3_core.judging import IDEMPOTENCE
 from it3_core.tables import BEYOND
-from paper.__main__ import main
+from paper.__main__ import LONGEST, main
+from paper.alone import NamedLines
 from paper.claims import Finding, defaults, findings
 from paper.outcomes import Outcome, Place, Roles
 from paper.page import write
@@ -168,6 +169,7 @@ def test_what_the_user_can_mend_ends_with_2_and_a_sentence() -> None:
     for arguments, told in (
         (["nonsense"], "there is no task 'nonsense': take tabular"),
         (["--preset", "huge"], "a preset is quick, small or full"),
+        (["--jobs", "0"], "--jobs is 1 at least, not 0"),
     ):
         before, sys.argv = sys.argv, ["paper", *arguments]
         heard = io.StringIO()
@@ -180,8 +182,50 @@ def test_what_the_user_can_mend_ends_with_2_and_a_sentence() -> None:
         assert "Traceback" not in heard.getvalue()
 
 
-def test_every_task_says_what_it_is() -> None:
+def test_every_task_says_what_it_is_and_when_to_begin_it() -> None:
     assert all((task.__doc__ or "").strip() for task in TASKS.values())
+    assert sorted(LONGEST) == sorted(TASKS)
+
+
+def test_tasks_run_side_by_side_and_say_whose_lines_are_whose(tmp_path: Path) -> None:
+    run = command(tmp_path, "imagenet", "tabular", "--jobs", "2", data=uci(tmp_path / "data"))
+    assert run.returncode == 0, run.stderr
+    assert {"tabular ...", "imagenet ..."} <= set(run.stderr.splitlines())
+    assert Outcome.read(tmp_path / "out" / "quick" / "tabular") is not None
+    page = (tmp_path / "out" / "quick" / "results.md").read_text()
+    assert "tiny-imagenet-50/train.tar.gz" in page  # what is missing is named, and harms no other
+
+
+def test_a_task_that_fails_leaves_the_others_outcomes(tmp_path: Path) -> None:
+    data = uci(tmp_path / "data")
+    (data / "uci" / "bostonHousing" / "data.txt").write_text("1 2 three 4\n")
+    (data / "tiny-imagenet-50").mkdir()
+    run = command(tmp_path, "imagenet", "tabular", "--jobs", "2", data=data)
+    assert run.returncode == 2
+    assert "Traceback" not in run.stderr
+    assert "imagenet: done in" in run.stderr
+
+
+def test_lines_are_named_in_one_piece() -> None:
+    heard = io.StringIO()
+    stream = NamedLines(heard, "cars")
+    print("half a", end=" ", file=stream)
+    assert not heard.getvalue()
+    print("line\nand another", file=stream)
+    assert heard.getvalue() == "cars: half a line\ncars: and another\n"
+    assert not stream.isatty()
+
+
+def command(folder: Path, *arguments: str, data: Path) -> subprocess.CompletedProcess[str]:
+    tools = Path(__file__).parents[1]
+    return subprocess.run(
+        [sys.executable, "-m", "paper", *arguments, "--out", str(folder / "out")],
+        env={**os.environ, "PYTHONPATH": str(tools), "IT3_DATA": str(data)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -219,8 +263,9 @@ def test_what_a_killed_run_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def children(pid: int, called: str) -> list[int]:
-    """Processes that this one started, of those whose command says this."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    """Processes that any thread of this one started, of those whose command says this."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    listed = [one for thread in threads for one in thread.read_text().split()]
     said = {int(one): Path(f"/proc/{one}/cmdline").read_bytes().decode() for one in listed}
     return [one for one, line in said.items() if called in line]
 
