@@ -163,6 +163,7 @@ def _images(
     # Small: many short trainings tell more about a method than one long one.
     seeds = place.of(1, 5, 5)
     most = place.of(64, 256 if network == "dla" else 128, 2000)
+    sizes = place.of((64,), (4, 16, 64) if network == "dla" else (4, 64), (1, 4, 16, 64))
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
     training: dict[str, Any] = _long(place, 5, 100)
     training |= {"rotation": place.preset == "full"}
@@ -181,13 +182,13 @@ def _images(
             settings,
             about={"data": data},
             vanilla=True,
-            tuned={16: 128, 64: 192} if drawn else place.of(None, {4: 512, 16: 512, 64: 512}, None),
+            tuned={16: 128, 64: 192} if drawn else place.of(None, dict.fromkeys(sizes, 512), None),
             progress=place.progress,
         )
         found = evaluate_run(
             run,
             shifts,
-            batch_sizes=place.of((64,), (4, 16, 64), (1, 4, 16, 64)),
+            batch_sizes=sizes,
             slow=place.preset == "full",
             progress=place.progress,
         )
@@ -238,7 +239,7 @@ def age(place: Place) -> Outcome:
     runs = []
     seeds = place.of(1, 5, 5)
     for seed in range(seeds):
-        fewer: dict[str, Any] = {"epochs": 5} if drawn else _long(place, 12, 60)
+        fewer: dict[str, Any] = {"epochs": 5} if drawn else _long(place, 10, 60)
         run = train(
             faces,
             place.folder / f"run-{seed}",
