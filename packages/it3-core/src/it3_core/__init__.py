@@ -11,6 +11,7 @@ from it3_core.conditioning import Conditioned, condition, widen
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.evaluation import evaluate, read_records
 from it3_core.losses import idempotence_loss, zigzag_loss
+from it3_core.marginal import Marginal
 from it3_core.methods import (
     IT3,
     Activations,
@@ -53,6 +54,7 @@ __all__ = [
     "History",
     "IT3Error",
     "IT3Warning",
+    "Marginal",
     "Method",
     "OnlineIT3",
     "Regression",
