@@ -1,6 +1,6 @@
 """Candidates for the default, on tables: what each does to the same network's first answer.
 
-    python tools/experiments/recipe.py DATA [NAME...] [--seeds 5] [--out results/recipe]
+    python tools/experiments/recipe.py DATA [NAME...] [--seeds 5] [--only meta] [--out OUT]
 
 DATA is a folder of UCI folders. Test rows are never looked at: a fifth of the training rows is
 judged on, the estimator sees the rest and holds a tenth of that out, and every setting is chosen
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
-from it3_core import Adaptation, AnswerStep, Conditioned, Method, Regression, Source
+from it3_core import IT3, Adaptation, AnswerStep, Conditioned, Method, Regression, Source
 from it3_core.bootstrap import bootstrap_interval
 from it3_core.candidates import Candidate
 from it3_core.contrast import contrast
@@ -43,6 +44,8 @@ from it3_tabular.uci import UCI, load_uci
 NAMES = ("bostonHousing", "yacht", "energy", "concrete")
 MOST = 1000  # rows of a data set, so that none takes longer than all others together
 TAIL = "label tail"
+KINDS = ("", "corrective", "augmented", "meta", "tail")
+STEP: dict[str, Any] = {"optimizer": "SGD", "power": 2.0, "lr": 0.02, "trust_region": False}
 
 
 class GatedRows:
@@ -143,6 +146,33 @@ def augmented(network: nn.Module, adapter: Any, x: Tensor, y: Tensor) -> Tensor:
     return 2 * losses.mean()
 
 
+def meta(network: nn.Module, adapter: Any, x: Tensor, y: Tensor) -> Tensor:
+    """ZigZag, and the step itself is learnt: after it, on spoilt rows, the answer is to be right.
+
+    Each row takes its own step of `STEP`; gradients flow through it, second derivatives too.
+    """
+    weights: dict[str, Tensor] = dict(network.named_parameters())
+    neutral = adapter.neutral(x)
+
+    def answer(theta: dict[str, Tensor], row: Tensor, signal: Tensor) -> Tensor:
+        return functional_call(network, theta, (row[None], signal[None]))  # type: ignore[no-any-return]
+
+    def stepped(row: Tensor, signal: Tensor) -> Tensor:
+        def gap(theta: dict[str, Tensor]) -> Tensor:
+            y0 = answer(theta, row, signal)
+            y1 = answer(weights, row, adapter.encode(y0.detach())[0])
+            return adapter.distance(y1, y0).pow(STEP["power"]).sum()  # type: ignore[no-any-return]
+
+        slope = grad(gap)(weights)
+        moved = {name: value - STEP["lr"] * slope[name] for name, value in weights.items()}
+        return answer(moved, row, signal)[0]
+
+    after = vmap(stepped)(spoilt(x), neutral)
+    first, second = network(x, neutral), network(x, adapter.encode(y).to(neutral))
+    losses: Tensor = adapter.loss(first, y) + adapter.loss(second, y) + adapter.loss(after, y)
+    return losses.mean()
+
+
 def methods(
     model: IT3Regressor,
     x: Floats,
@@ -203,9 +233,8 @@ def levels(rows: Tensor, y: Tensor, seed: int) -> dict[str, tuple[Tensor, Tensor
     return {name: (x, y) for name, x in found.items()}
 
 
-def measure(data: UCI, seed: int, folder: Path) -> list[Record]:
+def measure(data: UCI, seed: int, folder: Path, kinds: Sequence[str]) -> list[Record]:
     """One seed of one data set: the network as published, trained otherwise, and without a tail."""
-    kinds = ("", "corrective", "augmented", "tail")
     files = {kind: folder / f"{data.name}{'-' * bool(kind)}{kind}.jsonl" for kind in kinds}
     last = {kind: TAIL if kind == "tail" else "gain" for kind in kinds}  # level, when it is whole
     known = {kind: {record["level"] for record in _of(seed, files[kind])} for kind in kinds}
@@ -213,7 +242,7 @@ def measure(data: UCI, seed: int, folder: Path) -> list[Record]:
     records = []
     for kind, file in files.items():
         for record in _of(seed, file):
-            if kind in ("corrective", "augmented"):
+            if kind in ("corrective", "augmented", "meta"):
                 record["method"] = f"{kind}: {record['method']}"
             records.append(record)
     return records
@@ -251,6 +280,14 @@ def _measure(data: UCI, seed: int, files: dict[str, Path]) -> None:
         other = retrained(model, x, y, augmented)
         source = Source(other.network_, other.adapter_)
         judge({"source": source, "published source": first}, tests, "augmented")
+    if "meta" in files:
+        other, plain = (retrained(model, x, y, loss) for loss in (meta, augmented))
+        step = IT3(other.network_, other.adapter_, per_instance=True, **STEP)
+        judge({"source": Source(other.network_, other.adapter_), "learnt step": step,
+               "augmented source": Source(plain.network_, plain.adapter_),
+               "published source": first,
+               "published step": IT3(model.network_, model.adapter_, per_instance=True, **STEP)},
+              tests, "meta")  # fmt: skip
     if "tail" not in files:
         return
     # Without the upper fifth of the labels, and for choosing once more without that of the rest.
@@ -314,15 +351,17 @@ def main() -> int:
     parser.add_argument("data", type=Path, help="a folder of UCI folders")
     parser.add_argument("names", nargs="*", default=list(NAMES))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", choices=KINDS[1:], help="networks trained in this way alone")
     parser.add_argument("--out", type=Path, default=Path("results/recipe"))
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
+    kinds = KINDS if asked.only is None else (asked.only,)
     records: dict[str, list[Record]] = {}
     for seed in range(asked.seeds):
         for name in asked.names:
             print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
             data = load_uci(asked.data / name)
-            records.setdefault(name, []).extend(measure(data, seed, asked.out))
+            records.setdefault(name, []).extend(measure(data, seed, asked.out, kinds))
     print(markdown_table(table(records)))
     return 0
 

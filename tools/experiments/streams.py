@@ -1,0 +1,112 @@
+"""What keeps an online stream from drifting: the label mix and resets, tried on training images.
+
+    python tools/experiments/streams.py RUN mnist --split train --images 512
+
+where it3-vision is installed; RUN is a classifier that `it3-vision classify train` made of these
+images. One stream of held-out training images, in batches of 64: as they are, under the
+benchmark's four extra corruptions one after the other, and as they are again. No test image is
+looked at. docs/experiments.md tells what came of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+
+import torch
+from images import CLEAN, inputs
+from torch import Tensor
+
+from it3_core import IT3Error, Marginal, Method, OnlineIT3, Source
+from it3_core.bootstrap import bootstrap_interval
+from it3_core.norms import has_batch_norm
+from it3_core.progress import Progress
+from it3_core.tables import markdown_table
+from it3_vision.classify.runs import Run, load_run
+
+SIZE = 64
+AGAIN = "clean again"
+
+
+def methods(run: Run, labels: Tensor) -> dict[str, Callable[[], Method]]:
+    """What is compared; on the batch's statistics, where there is batch norm."""
+    norm = "batch" if has_batch_norm(run.model) else "source"
+    mix = Marginal(run.adapter, labels)
+
+    def online(**settings: object) -> Callable[[], Method]:
+        told = {"norm": norm, "anchor_gradient": True, "trust_region": False, **settings}
+        return lambda: OnlineIT3(run.model, run.adapter, **told)  # type: ignore[arg-type]
+
+    made: dict[str, Callable[[], Method]] = {"source": lambda: Source(run.model, run.adapter)}
+    if norm == "batch":
+        made["batch statistics"] = lambda: Source(run.model, run.adapter, norm="batch")
+    for lr in (1e-4, 1e-3):
+        made[f"online IT³, {lr:g}"] = online(lr=lr)
+        made[f"{lr:g}, no further than y1"] = online(lr=lr, trust_region=True)
+        made[f"{lr:g}, anew every 4"] = online(lr=lr, reset_every=4)
+        made[f"{lr:g}, anew where the gap is 1.5 times as large"] = online(lr=lr, reset_above=1.5)
+        made[f"{lr:g}, mix held"] = online(lr=lr, marginal=mix)
+        made[f"{lr:g}, mix held above all"] = online(lr=lr, marginal=mix, marginal_weight=100.0)
+        made[f"{lr:g}, mix held, anew every 4"] = online(lr=lr, marginal=mix, reset_every=4)
+    return made
+
+
+def wrong(method: Method, levels: Mapping[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+    """Which answers are wrong, level by level, in one stream."""
+    found = {}
+    for level, x in {**levels, AGAIN: levels[CLEAN]}.items():
+        pairs = zip(torch.split(x, SIZE), torch.split(labels, SIZE), strict=True)
+        found[level] = torch.cat(
+            [(method(part).prediction.argmax(1) != y).double() for part, y in pairs]
+        )
+    return found
+
+
+def table(run: Run, levels: Mapping[str, Tensor], labels: Tensor) -> list[list[str]]:
+    """Error in per cent, and the paired difference to the source; half of the classes beside."""
+    half = labels < run.adapter.classes // 2
+    some = {level: x[half] for level, x in levels.items()}
+    lines = [["method", *levels, AGAIN, "corrupted", "corrupted, half of the classes"]]
+    first: list[Tensor] = []
+    made = methods(run, labels)
+    bar = Progress(len(made), "stream")
+    for done, (name, make) in enumerate(made.items()):
+        bar.show(done, name)
+        whole = wrong(make(), levels, labels)
+        shares = [whole, wrong(make(), some, labels[half])]
+        means = [torch.stack([one[k] for k in levels if k != CLEAN]).mean(0) for one in shares]
+        first = first or means
+        cells = [f"{100 * float(errors.mean()):.1f}" for errors in whole.values()]
+        for mean, base in zip(means, first, strict=True):
+            change = 100 * (mean - base)
+            low, high = bootstrap_interval([change]) or (float("nan"), float("nan"))
+            told = (
+                "" if mean is base else f" {float(change.mean()):+.1f} ({low:+.1f} to {high:+.1f})"
+            )
+            cells.append(f"{100 * float(mean.mean()):.1f}{told}")
+        lines.append([name, *cells])
+    bar.close()
+    return lines
+
+
+def main() -> int:
+    """Print the table; what the user can mend ends with 2."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", help="The folder that classify train made.")
+    parser.add_argument("data", help="The images that it was trained on.")
+    parser.add_argument("--split", help="Of the images: train, where there are several.")
+    parser.add_argument("--images", type=int, default=512, help="Held-out images to look at.")
+    asked = parser.parse_args()
+    try:
+        run = load_run(asked.run)
+        levels, labels = inputs(run, asked.data, asked.images, asked.split)
+        print(markdown_table(table(run, levels, labels)))
+    except IT3Error as problem:
+        print(f"streams: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
