@@ -25,6 +25,7 @@ from it3_core.methods import (
     Method,
     OnlineIT3,
     Source,
+    StreamStatistics,
 )
 from it3_core.metrics import auroc, correlation
 from it3_core.sensitivity import sensitivity
@@ -59,6 +60,7 @@ __all__ = [
     "OnlineIT3",
     "Regression",
     "Source",
+    "StreamStatistics",
     "Tail",
     "Trust",
     "Tuning",

@@ -21,12 +21,16 @@ from it3_core.methods import (
     Method,
     OnlineIT3,
     Source,
+    StreamStatistics,
 )
 from it3_core.methods.gated import Sign
 
-__all__ = ["CARRYING", "Candidate", "default_candidates", "observer"]
+__all__ = ["CARRYING", "STREAMING", "Candidate", "default_candidates", "observer"]
 
-CARRYING = ("OnlineIT3",)
+STREAMING = "StreamStatistics"
+"""The method that is made with a gate, on drift, and never without."""
+
+CARRYING = ("OnlineIT3", STREAMING)
 """Methods that remember: what they answer depends on the batches before."""
 
 _METHODS: dict[str, Callable[..., Method]] = {
@@ -34,6 +38,7 @@ _METHODS: dict[str, Callable[..., Method]] = {
     "AnswerStep": AnswerStep,
     "IT3": IT3,
     "OnlineIT3": OnlineIT3,
+    STREAMING: StreamStatistics,
 }
 
 
@@ -74,11 +79,14 @@ class Candidate:
             >>> Candidate("Source").build(widen(torch.nn.Linear(3, 1), adapter), adapter)
             <it3_core.methods.source.Source object at ...>
         """
+        gated = [self.gate] if self.method == STREAMING else []
+        if gated and not isinstance(self.gate, Gate):
+            raise IT3Error(f"{self.method} needs a gate on the drift, which `tune` fits")
         try:
-            method = _METHODS[self.method](model, adapter, **self.settings)
+            method = _METHODS[self.method](model, adapter, *gated, **self.settings)
         except TypeError as problem:
             raise IT3Error(f"{self!r} has a setting that {self.method} does not know") from problem
-        if self.gate is None:
+        if self.gate is None or gated:
             return method
         if isinstance(self.gate, Edge):
             return Gated(Source(model, adapter), method, self.gate)

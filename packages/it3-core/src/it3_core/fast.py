@@ -24,7 +24,14 @@ from it3_core.batching import map_tensors, tensors
 from it3_core.conditioning import Conditioned, find_layer
 from it3_core.descent import Descent, OptimizerFactory, Weights
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.norms import Norm, affine_names, batch_share, has_batch_norm, use_batch_statistics
+from it3_core.norms import (
+    Blend,
+    Norm,
+    affine_names,
+    batch_share,
+    has_batch_norm,
+    use_batch_statistics,
+)
 from it3_core.trunk import Trunk
 
 __all__ = ["FastModel", "Keep", "Parameters", "Session"]
@@ -49,7 +56,7 @@ class FastModel:
             `"above"`: those that run after the signal has entered a network made by `condition()`.
             Or `"norms"`: the scales and shifts of normalisation layers.
         norm: whose statistics batch norms use: `"source"`, `"batch"`, or the share of the batch's
-            from 0 to 1.
+            from 0 to 1, which a `Blend` sets for each pass.
         watch: names of layers whose outputs `Session.seen` keeps.
         keep: takes such a layer and its output, and returns what to keep of it; all by default.
 
@@ -70,13 +77,13 @@ class FastModel:
         self,
         module: nn.Module,
         parameters: Parameters = None,
-        norm: Norm = "source",
+        norm: Norm | Blend = "source",
         watch: Sequence[str] = (),
         keep: Keep | None = None,
     ) -> None:
         module = _unwrapped(module)
         _check_takes_a_signal(module)
-        if batch_share(norm) and not has_batch_norm(module):
+        if (isinstance(norm, Blend) or batch_share(norm)) and not has_batch_norm(module):
             warnings.warn(
                 f"norm={norm!r} changes nothing: the network has no batch norm",
                 IT3Warning,
@@ -161,7 +168,8 @@ class FastModel:
 
     def _new_shell(self) -> _Shell:
         _, norm, watch, keep = self._arguments
-        return _Shell(self.module, batch_share(norm), watch, keep)
+        share = norm if isinstance(norm, Blend) else batch_share(norm)
+        return _Shell(self.module, share, watch, keep)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"module": self.module, "arguments": self._arguments}
@@ -305,7 +313,7 @@ class _Shell:
     """A private copy of a module's structure, to be filled with weights and run."""
 
     def __init__(
-        self, module: nn.Module, share: float, watch: Sequence[str], keep: Keep | None
+        self, module: nn.Module, share: float | Blend, watch: Sequence[str], keep: Keep | None
     ) -> None:
         # A deep copy that finds every weight "already copied" leaves the weights out.
         hole = torch.empty(0)

@@ -16,7 +16,7 @@ from it3_core.methods import Adaptation, Drifted, Edge, Gate, Source
 from it3_core.methods.gated import Sign
 from it3_core.norms import has_batch_norm
 
-__all__ = ["Picking", "Trial", "pickings"]
+__all__ = ["Picking", "Trial", "drift_gates", "pickings"]
 
 
 class Trial(NamedTuple):
@@ -75,18 +75,51 @@ def _by_batch(
     false_alarms: float,
 ) -> Picking | None:
     """None where something is not finite."""
-    gates: dict[nn.Module, Gate] = {}
+    gates = _fitted(of, trials, usual, adapter, size, false_alarms)
+    if gates is None:
+        return None
     picked = {}
     for name, (network, inputs, _) in trials.items():
         source = observer(of, network, adapter)
-        if network not in gates:
-            known = torch.cat([_alone(source(part)) for part in batches(usual.x, size)])
-            if not bool(torch.isfinite(known).all()):
-                return None
-            gates[network] = Gate.fit(known, false_alarms, of)
         parts = [gates[network].picks(source(part)).cpu() for part in batches(inputs, size)]
         picked[name] = torch.cat(parts)
     return Picking(gates[usual.model], picked)
+
+
+def drift_gates(
+    trials: Mapping[str, Trial], adapter: Adapter, size: int, false_alarms: float
+) -> dict[nn.Module, Gate]:
+    """Of each network the gate on its drift; none where one has no batch norm, or no finite drift.
+
+    Args:
+        trials: the first is of usual data.
+        adapter: what kind of answer the networks give.
+        size: how many instances come together.
+        false_alarms: the share of usual batches that may be picked.
+    """
+    if not all(has_batch_norm(trial.model) for trial in trials.values()):
+        return {}
+    usual = next(iter(trials.values()))
+    return _fitted("drift", trials, usual, adapter, size, false_alarms) or {}
+
+
+def _fitted(
+    of: Sign,
+    trials: Mapping[str, Trial],
+    usual: Trial,
+    adapter: Adapter,
+    size: int,
+    false_alarms: float,
+) -> dict[nn.Module, Gate] | None:
+    """What each network takes for usual; None where something is not finite."""
+    gates: dict[nn.Module, Gate] = {}
+    for network in dict.fromkeys(trial.model for trial in trials.values()):
+        source = observer(of, network, adapter)
+        known = torch.cat([_alone(source(part)) for part in batches(usual.x, size)])
+        if not bool(torch.isfinite(known).all()):
+            return None
+        gates[network] = Gate.fit(known, false_alarms, of)
+    return gates
 
 
 def _alone(answer: Adaptation) -> Tensor:

@@ -26,10 +26,11 @@ from torch import Tensor, nn
 
 from it3_core.adapters import Adapter
 from it3_core.batching import batches, count
-from it3_core.candidates import CARRYING, Candidate, default_candidates
+from it3_core.candidates import CARRYING, STREAMING, Candidate, default_candidates
 from it3_core.choosing import Tried, Tuning, choose
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.gating import Picking, Trial, pickings
+from it3_core.gating import Picking, Trial, drift_gates, pickings
+from it3_core.methods import Gate
 from it3_core.progress import Progress
 
 __all__ = ["Tail", "Tuning", "split_tail", "tune"]
@@ -119,9 +120,14 @@ def tune(
     trials |= dict(zip(beyond, tails, strict=True))
     base = {name: _base(name, trial, adapter, batch_size) for name, trial in trials.items()}
     gates: list[Picking] = []
+    drifts: dict[nn.Module, Gate] = {}
     if false_alarms is not None:
         with _silent():
             gates = list(pickings(trials, beyond, adapter, batch_size, false_alarms))
+            if any(one.method == STREAMING for one in tries):
+                drifts = drift_gates(trials, adapter, batch_size, false_alarms)
+    if not drifts:
+        tries = [one for one in tries if one.method != STREAMING]
     # A share of almost nothing means nothing: no scale below a hundredth of the largest.
     largest = max(float(errors.mean()) for errors in base.values())
     results: list[Tried] = []
@@ -131,11 +137,14 @@ def tune(
             for done, (name, trial) in enumerate(trials.items()):
                 # Of a tail's network, trained for this alone, nobody wants to be warned.
                 with _silent() if name in beyond else nullcontext():
-                    errors = _errors(candidate, trial, adapter, batch_size)
+                    errors = _errors(
+                        _for(trial.model, candidate, drifts), trial, adapter, batch_size
+                    )
                 scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
                 relative[name] = (errors - base[name]) / scale
                 bar.show((number + 1) * len(trials) + done + 1, f"{candidate!r} on {name}")
-            results.append(Tried.of(candidate, relative, beyond, confidence))
+            whole = _for(model, candidate, drifts)
+            results.append(Tried.of(whole, relative, beyond, confidence))
             if candidate.gate is not None or candidate.method in CARRYING:
                 continue
             for gate, picked in gates:
@@ -181,6 +190,13 @@ def split_tail(y: Tensor, share: float = 0.2, side: str = "upper") -> tuple[Tens
     inside = torch.ones(len(y), dtype=torch.bool, device=y.device)
     inside[tail] = False
     return inside.nonzero().flatten(), tail.sort().values
+
+
+def _for(network: nn.Module, candidate: Candidate, drifts: Mapping[nn.Module, Gate]) -> Candidate:
+    """A stream's candidate with the gate of this network: each has its own idea of usual."""
+    if candidate.method != STREAMING:
+        return candidate
+    return replace(candidate, gate=drifts[network])
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from it3_core import Conditioned
-from it3_core.candidates import Candidate
+from it3_core.candidates import STREAMING, Candidate
 from it3_core.norms import Norm, has_batch_norm
 from it3_vision.corruptions import EXTRA, benchmark_for, corrupt_all
 from it3_vision.data import ImageSet, Preparation
@@ -25,6 +25,8 @@ __all__ = ["Trial", "candidates", "trials"]
 _LOST = 0.1  # share of the right answers that a corruption must cost to be worth trying under
 _REPEATS = 6  # times that it is applied at most
 _PRIORS = (16, 8, 4)  # images that the training data count as, where few images' statistics blend
+_MEMORIES = (64, 256)  # images of a stream that count
+_MANY = 64  # images that know enough of themselves
 
 
 class Trial(NamedTuple):
@@ -94,6 +96,8 @@ def _whole_batches(number: int, size: int) -> int:
 def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
     """What tuning tries, the cheapest first: statistics, answer steps, and IT³ on either.
 
+    Of fewer than 64 images also the statistics of the stream that they come in.
+
     Example:
         >>> from it3_core import Classification
         >>> from it3_vision.networks import NetworkSettings, build
@@ -105,6 +109,8 @@ def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
         few = [round(batch_size / (batch_size + prior), 3) for prior in _PRIORS]
         norms += ["batch", 0.6] if batch_size >= 16 else few
     found = [Candidate("Source", {"norm": norm}) for norm in norms[1:]]
+    if has_batch_norm(model) and batch_size < _MANY:
+        found += [Candidate(STREAMING, {"memory": memory}) for memory in _MEMORIES]
     found += [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-0.5, 0.5, 1.0)]
     for norm in norms[:2]:
         above = {"parameters": "above", "norm": norm}

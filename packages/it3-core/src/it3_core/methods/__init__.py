@@ -8,6 +8,7 @@ from it3_core.methods.gated import Edge, Gate, Gated
 from it3_core.methods.it3 import IT3
 from it3_core.methods.online import OnlineIT3
 from it3_core.methods.source import Source
+from it3_core.methods.stream import StreamStatistics
 
 __all__ = [
     "IT3",
@@ -23,4 +24,5 @@ __all__ = [
     "Method",
     "OnlineIT3",
     "Source",
+    "StreamStatistics",
 ]

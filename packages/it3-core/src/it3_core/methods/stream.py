@@ -1,0 +1,150 @@
+"""StreamStatistics: batch statistics of all that came lately, where these are unusual."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from it3_core.adapters import Adapter
+from it3_core.descent import Weights
+from it3_core.errors import IT3Error
+from it3_core.fast import FastModel
+from it3_core.methods.base import Adaptation, idempotence_error, not_finite
+from it3_core.methods.drift import Drift, Drifted
+from it3_core.methods.gated import Gate
+from it3_core.norms import Blend
+
+__all__ = ["StreamStatistics"]
+
+_ENOUGH = 16  # instances whose means tell whether the stream has turned
+
+
+class StreamStatistics:
+    """Answers f(x, neutral) on the statistics of the stream, once it has drifted from training.
+
+    A few instances hardly know their own statistics, but those before them saw the same camera in
+    the same fog. While the stream is usual, the network answers as it was trained. When its means
+    have drifted, batch norms blend in what they saw since; the training data count as some
+    instances at first, and are forgotten. When the newest instances differ from those before, all
+    is forgotten. So one image at a time is worth nearly as much as many at once, as long as images
+    that belong together come together.
+
+    Args:
+        model: a conditioned network with batch norms, called as `model(x, signal)`.
+        adapter: what kind of answer it gives.
+        gate: of drifts, `Gate.fit(…, of="drift")`: what is unusual.
+        prior: how many instances the training data count as.
+        memory: how many instances of the stream count.
+
+    Example:
+        >>> import torch
+        >>> from it3_core import Gate, Regression, StreamStatistics, condition
+        >>> _ = torch.manual_seed(0)
+        >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+        >>> adapter, x = Regression(), torch.randn(64, 3)
+        >>> model = condition(net, adapter, layer="1")
+        >>> usual = Drift(model, adapter)(x).each
+        >>> method = StreamStatistics(model, adapter, Gate.fit(usual, of="drift"), prior=0)
+        >>> right = method(x).prediction
+        >>> for row in (x + 9).split(4):
+        ...     last = method(row).prediction
+        >>> bool((last - right[-4:]).abs().mean() < 0.3)  # it has seen through the offset
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        adapter: Adapter,
+        gate: Gate,
+        *,
+        prior: float = 16.0,
+        memory: int = 64,
+    ) -> None:
+        if gate.of != "drift":
+            raise IT3Error("a stream's statistics are gated by their drift: fit the gate to that")
+        if not 0 <= prior < math.inf or memory < 1:
+            raise IT3Error(
+                f"prior and memory are numbers of instances, from 0 and from 1 on, not {prior} and "
+                f"{memory}"
+            )
+        self.adapter = adapter
+        self.gate = gate
+        self.prior = prior
+        self.memory = memory
+        self._drift = Drift(model, adapter)
+        self._blend = Blend()
+        self._fast = FastModel(model, norm=self._blend)
+        self._plain = FastModel(model)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the stream."""
+        self._known = _Means()
+        self._newest = _Means()
+        self._statistics: Weights = {}
+        self._weight = self.prior
+
+    def __call__(self, x: Any) -> Adaptation:
+        first = self._drift(x)
+        if self._drifted(first):
+            return self._adapted(x, first)
+        return first
+
+    def _drifted(self, answer: Drifted) -> bool:
+        """Takes the batch's means to the stream's, and tells whether these are unusual."""
+        size = len(answer.initial)
+        self._newest = self._newest.with_more([one.mean(0) for one in answer.means], size)
+        whole = self._known.with_more(self._newest.means, self._newest.count)
+        if self._newest.count >= _ENOUGH:
+            newest = self._newest
+            if self._known.count and self.gate.opens(self._known.apart(newest)):
+                self.reset()
+                whole = newest
+            self._known = _Means(whole.means, min(whole.count, self.memory))
+            self._newest = _Means()
+        count = min(whole.count, self.memory)
+        return self.gate.opens(_Means(whole.means, count).drift())
+
+    def _adapted(self, x: Any, first: Drifted) -> Adaptation:
+        size, y0 = len(first.initial), first.initial
+        self._blend.share = size / (self._weight + size)
+        with self._fast.session() as run, torch.no_grad():
+            answer = run(x, self.adapter.neutral(x), self._statistics)
+        if not bool(torch.isfinite(answer).all()):
+            self.reset()
+            return Adaptation(y0.clone(), y0, 0, not_finite(y0), before=first.before)
+        self._statistics = dict(self._blend.found)
+        self._weight = min(self._weight + size, float(self.memory))
+        error = partial(idempotence_error, self._plain, self.adapter, x, answer, self._statistics)
+        return Adaptation(answer, y0, 0, before=first.before, after=error)
+
+
+class _Means:
+    """What batch norms saw of some instances: their means, and how many these are."""
+
+    def __init__(self, means: Sequence[Tensor] = (), count: int = 0) -> None:
+        self.means = list(means)
+        self.count = count
+
+    def with_more(self, means: Sequence[Tensor], count: int) -> _Means:
+        if not self.count or not count:
+            return self if self.count else _Means(means, count)
+        share = count / (self.count + count)
+        both = [torch.lerp(*pair, share) for pair in zip(self.means, means, strict=True)]
+        return _Means(both, self.count + count)
+
+    def drift(self) -> Tensor:
+        """As `Drifted.drift`, of all of them."""
+        return self.count * torch.stack([one.square().mean() for one in self.means]).mean().view(1)
+
+    def apart(self, other: _Means) -> Tensor:
+        """The same of the difference, as large for two usual parts as for one usual instance."""
+        gaps = [one - two for one, two in zip(self.means, other.means, strict=True)]
+        count = self.count * other.count / (self.count + other.count)
+        return count * torch.stack([gap.square().mean() for gap in gaps]).mean().view(1)
