@@ -32,11 +32,9 @@ CLEAN = "clean"
 SIZES = (1, 4, 16, 64)
 
 
-def inputs(
-    run: Run, data: str, images: int, split: str | None = None
-) -> tuple[dict[str, Tensor], Tensor]:
+def inputs(run: Run, data: str, images: int) -> tuple[dict[str, Tensor], Tensor]:
     """Held-out images by what was done to them, and their classes."""
-    held_out, _ = parts(open_images(data, split=split), run.seed)
+    held_out, _ = parts(open_images(data), run.seed)
     some, _ = held_out.sample(min(images, len(held_out)), 1).load(run.prepare.size)
     pixels, kind = some.batch(slice(None), run.prepare.size), benchmark_for(run.prepare.size)
     levels = {CLEAN: run.tensor(pixels)}
