@@ -165,9 +165,16 @@ def test_tune_finds_it_and_a_checkpoint_can_hold_it(
     model, x, y = known
     adapter = Classification(CLASSES)
     tuning = tune(
-        model, adapter, x, y, shifts={"fog": fog}, batch_size=4, false_alarms=SELDOM, progress=False,
+        model,
+        adapter,
+        x,
+        y,
+        shifts={"fog": fog},
+        batch_size=4,
+        false_alarms=SELDOM,
+        progress=False,
         candidates=[Candidate("Source", {"norm": 0.2}), Candidate("StreamStatistics")],
-    )  # fmt: skip
+    )
     assert tuning.chosen.method == "StreamStatistics"
     assert isinstance(tuning.chosen.gate, Gate)
     again = Tuning.from_description(json.loads(json.dumps(tuning.describe())))
