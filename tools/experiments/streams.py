@@ -1,12 +1,14 @@
-"""What keeps an online stream from drifting: the label mix and resets, tried on training images.
+"""Streams of training images: what keeps an online one from drifting, and what to remember.
 
-    python tools/experiments/streams.py RUN mnist --split train --images 512
+    python tools/experiments/streams.py RUN mnist --split train --images 256
+    python tools/experiments/streams.py RUN tiny-imagenet-50/train.tar.gz --few 4
 
 where it3-vision is installed; RUN is a classifier that `it3-vision classify train` made of these
 images. One stream of held-out training images, in batches of 64: as they are, under the
 benchmark's four extra corruptions one after the other (each repeated until a tenth of the right
-answers is lost), and as they are again. No test image is looked at. docs/experiments.md tells what
-came of it.
+answers is lost), and as they are again. With `--few`, statistics of few images at a time, of the
+batch and of the stream: in that stream, and where every other batch is corrupted. No test image is
+looked at. docs/experiments.md tells what came of it.
 """
 
 from __future__ import annotations
@@ -65,11 +67,13 @@ def methods(run: Run, labels: Tensor) -> dict[str, Callable[[], Method]]:
     return made
 
 
-def wrong(method: Method, levels: Mapping[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+def wrong(
+    method: Method, levels: Mapping[str, Tensor], labels: Tensor, size: int = SIZE
+) -> dict[str, Tensor]:
     """Which answers are wrong, level by level, in one stream."""
     found = {}
     for level, x in {**levels, AGAIN: levels[CLEAN]}.items():
-        pairs = zip(torch.split(x, SIZE), torch.split(labels, SIZE), strict=True)
+        pairs = zip(torch.split(x, size), torch.split(labels, size), strict=True)
         found[level] = torch.cat(
             [(method(part).prediction.argmax(1) != y).double() for part, y in pairs]
         )
@@ -103,6 +107,41 @@ def table(run: Run, levels: Mapping[str, Tensor], labels: Tensor) -> list[list[s
     return lines
 
 
+def alternating(
+    method: Method, levels: Mapping[str, Tensor], labels: Tensor, size: int
+) -> tuple[float, float]:
+    """Per cent of wrong answers to clean and to corrupted images, a batch of either in turn."""
+    found: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for name in levels:
+        if name == CLEAN:
+            continue
+        method.reset()
+        parts = (torch.split(part, size) for part in (levels[CLEAN], levels[name], labels))
+        for clean, corrupted, y in zip(*parts, strict=True):
+            for kept, x in zip(found, (clean, corrupted), strict=True):
+                kept.append((method(x).prediction.argmax(1) != y).double())
+    one, other = (100 * float(torch.cat(kept).mean()) for kept in found)
+    return one, other
+
+
+def statistics(
+    run: Run, levels: Mapping[str, Tensor], labels: Tensor, size: int
+) -> list[list[str]]:
+    """Error in per cent: of a few images' own statistics, and of what the default takes."""
+    made: dict[str, Method] = {
+        "source": Source(run.model, run.adapter),
+        "blended, of the batch": Source(run.model, run.adapter, norm=size / (size + 16)),
+        f"auto: {run.tuning(size).chosen!r}": run.method(size),
+    }
+    lines = [["method", *levels, AGAIN, "in turn: clean", "in turn: corrupted"]]
+    for name, method in made.items():
+        whole = wrong(method, levels, labels, size)
+        cells = [100 * float(errors.mean()) for errors in whole.values()]
+        cells += alternating(method, levels, labels, size)
+        lines.append([name, *(f"{cell:.1f}" for cell in cells)])
+    return lines
+
+
 def main() -> int:
     """Print the table; what the user can mend ends with 2."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -110,11 +149,17 @@ def main() -> int:
     parser.add_argument("data", help="The images that it was trained on.")
     parser.add_argument("--split", help="Of the images: train, where there are several.")
     parser.add_argument("--images", type=int, default=512, help="Held-out images to look at.")
+    parser.add_argument("--few", type=int, help="Statistics of so many images at a time.")
     asked = parser.parse_args()
     try:
         run = load_run(asked.run)
         levels, labels = inputs(run, asked.data, asked.images, asked.split)
-        print(markdown_table(table(run, levels, labels)))
+        if asked.few is None:
+            print(markdown_table(table(run, levels, labels)))
+        elif not has_batch_norm(run.model):
+            raise IT3Error(f"{asked.run} has no batch norm, whose statistics this is about")
+        else:
+            print(markdown_table(statistics(run, levels, labels, asked.few)))
     except IT3Error as problem:
         print(f"streams: {problem}", file=sys.stderr)
         return 2
