@@ -19,6 +19,7 @@ from it3_core.methods import Edge, Method
 __all__ = ["Tried", "Tuning", "choose"]
 
 _RESAMPLES = 2000  # for the margin of chance
+_AT_ONCE = 2**22  # numbers drawn together, which is 100 MB
 _WITNESSES = 3  # networks that must gain on the tail, where nothing else tells of a gain
 
 
@@ -231,11 +232,12 @@ def _sigmas(results: Sequence[Tried], confidence: float) -> float:
     drawn = torch.zeros(len(moving), _RESAMPLES, dtype=torch.float64)
     groups = [torch.stack(rows) for rows in zip(*(one.groups for one in moving), strict=True)]
     for rows in groups:
-        n = rows.shape[1]
-        index = torch.randint(n, (_RESAMPLES, n), generator=generator)
-        times = torch.zeros(_RESAMPLES, n, dtype=torch.float64)
-        times.scatter_add_(1, index, torch.ones_like(times))
-        drawn -= (rows - rows.mean(1, keepdim=True)) @ times.T / n / len(groups)
+        n, gaps = rows.shape[1], rows - rows.mean(1, keepdim=True)
+        for part in torch.arange(_RESAMPLES).split(max(1, _AT_ONCE // n)):
+            times = torch.zeros(len(part), n, dtype=torch.float64)
+            index = torch.randint(n, times.shape, generator=generator)
+            times.scatter_add_(1, index, torch.ones_like(times))
+            drawn[:, part] -= gaps @ times.T / n / len(groups)
     deviations = drawn / torch.tensor([[one.uncertainty] for one in moving], dtype=torch.float64)
     return min(most, float(deviations.max(0).values.quantile(confidence)))
 

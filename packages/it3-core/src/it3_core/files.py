@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tempfile
@@ -11,7 +12,7 @@ from typing import Any
 
 from it3_core.errors import IT3Error
 
-__all__ = ["make_folder", "read_json", "write_bytes", "write_json", "write_text"]
+__all__ = ["make_folder", "read_json", "write_bytes", "write_figure", "write_json", "write_text"]
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
@@ -67,6 +68,30 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
             name.unlink(missing_ok=True)
         raise IT3Error(f"can't write {place}: {problem.strerror}") from problem
     return place
+
+
+def write_figure(path: str | os.PathLike[str], figure: Any, *, dpi: int = 160, **how: Any) -> Path:
+    """Writes a figure of matplotlib as what its name ends in, whole or not at all.
+
+    Args:
+        path: ends in .png, .svg or .pdf.
+        figure: what to write.
+        dpi: dots in an inch.
+        how: as `Figure.savefig` takes it.
+
+    Example:
+        >>> import tempfile
+        >>> from matplotlib.figure import Figure
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     write_figure(f"{place}/a.png", Figure()).read_bytes()[1:4]
+        b'PNG'
+    """
+    place, drawn = Path(path), io.BytesIO()
+    try:
+        figure.savefig(drawn, format=place.suffix[1:] or "png", dpi=dpi, **how)
+    except ValueError as problem:  # an ending that matplotlib doesn't know
+        raise IT3Error(f"can't save a picture as {place}: {problem}") from problem
+    return write_bytes(place, drawn.getvalue())
 
 
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> Path:

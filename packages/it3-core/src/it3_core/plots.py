@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from it3_core.errors import IT3Error
+from it3_core.files import write_figure
 from it3_core.metrics import Values, correlation, numbers
 from it3_core.records import Record
 from it3_core.summary import Row
@@ -294,12 +295,7 @@ def _figure(width: float, title: str | None) -> tuple[Figure, Axes]:
 
 def _saved(figure: Figure, path: str | Path | None) -> Figure:
     if path is not None:
-        try:
-            figure.savefig(path, dpi=200)
-        except OSError as problem:
-            raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
-        except ValueError as problem:  # an ending that matplotlib doesn't know
-            raise IT3Error(f"can't save a figure as {path}: {problem}") from problem
+        write_figure(path, figure, dpi=200)
     return figure
 
 

@@ -5,7 +5,6 @@ In `parts` a killed evaluation finds the records that it has already.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from it3_core import IT3Error
 from it3_core.evaluation import Record
-from it3_core.files import make_folder, read_json, write_bytes, write_json, write_text
+from it3_core.files import make_folder, read_json, write_figure, write_json, write_text
 from it3_core.records import replace_records
 from it3_core.tensorfile import digest
 from it3_vision.runs import TrainedRun
@@ -67,9 +66,7 @@ def write_evaluation(
     write_json(folder / "summary.json", dict(summary))
     replace_records(records, folder / "records.jsonl")
     for name, figure in (figures or {}).items():
-        drawn = io.BytesIO()
-        figure.savefig(drawn, dpi=160)
-        write_bytes(folder / f"{name}.png", drawn.getvalue())
+        write_figure(folder / f"{name}.png", figure)
 
 
 def read_summary(folder: str | Path, task: str, *keys: str) -> list[Any]:

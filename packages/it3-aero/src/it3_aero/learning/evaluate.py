@@ -26,7 +26,7 @@ from it3_core import (
 )
 from it3_core.batching import batches
 from it3_core.evaluation import Predictor, Record, evaluate, read_records
-from it3_core.files import make_folder, write_text
+from it3_core.files import make_folder, write_figure, write_text
 from it3_core.metrics import auroc, correlation
 from it3_core.plots import box_by_level, difference_by_level, error_histograms
 from it3_core.records import replace_records
@@ -269,7 +269,7 @@ def _written(found: Evaluation) -> Evaluation:
         write_text(folder / name, content)
     replace_records(found.records, folder / "records.jsonl")
     for name, figure in figures(whole).items():
-        figure.savefig(folder / f"{name}.png", dpi=DPI)
+        write_figure(folder / f"{name}.png", figure, dpi=DPI)
     return whole
 
 

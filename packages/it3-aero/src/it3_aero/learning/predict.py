@@ -12,6 +12,7 @@ from it3_aero.learning.runs import Run
 from it3_aero.learning.task import Ask, Task
 from it3_aero.names import shown
 from it3_core import IT3, IT3Error, Method, Source
+from it3_core.files import write_figure
 
 __all__ = ["Adapt", "Prediction", "answer", "draw", "method_for", "predict", "verify"]
 
@@ -195,9 +196,4 @@ def draw(predictions: Sequence[Prediction], path: str | os.PathLike[str]) -> Non
             fontsize=9,
             parse_math=False,
         )
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as problem:
-        raise IT3Error(f"can't write {path}: {problem.strerror}") from problem
-    except ValueError as problem:
-        raise IT3Error(f"can't save a picture as {path}: {problem}") from problem
+    write_figure(path, figure, dpi=150)

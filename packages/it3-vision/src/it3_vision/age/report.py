@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from it3_core.files import write_figure
 from it3_core.report import Page, cards, columns, picture, table, text
 from it3_core.tables import BEYOND, label
 from it3_vision import reporting
@@ -52,7 +53,7 @@ def write_report(
         "Whom to believe", *_trust(found), drawn(found.folder, "errors", "idempotence errors")
     )
     sheet = samples(found.samples, _pixels(levels, found))
-    sheet.savefig(found.folder / "samples.png", dpi=160)
+    write_figure(found.folder / "samples.png", sheet)
     page.section("What it sees", picture(sheet, "sample faces with answers", _SAMPLES))
     memory = [[name, f"{value:.1f}"] for name, value in found.numbers["memory"].items()]
     about = f"Peak memory of a batch of {sizes[-1]}, with the weights, in units of source."

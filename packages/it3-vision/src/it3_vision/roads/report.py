@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from it3_core.files import write_figure
 from it3_core.report import Page, cards, table, text
 from it3_core.tables import label
 from it3_vision.reporting import drawn, find_row, made, settings, training, tunings
@@ -39,7 +40,7 @@ def draw_figures(run: Run, tested: Views, found: Evaluation, shown: int = 4) -> 
     images = iterated(run, tested, once, lr=RATE, tile=found.numbers["tile"])
     figures = {"qualitative": qualitative(images, found.numbers["slack"]), "quartiles": bars(found)}
     for name, figure in figures.items():
-        figure.savefig(found.folder / f"{name}.png", dpi=160, facecolor="white")
+        write_figure(found.folder / f"{name}.png", figure, facecolor="white")
 
 
 def write_report(
