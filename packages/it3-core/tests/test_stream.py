@@ -121,6 +121,29 @@ def test_a_stream_that_turns_is_forgotten(known: tuple[Conditioned, Tensor, Tens
     assert torch.equal(method(last).prediction, Source(model, method.adapter)(last).prediction)
 
 
+def test_of_a_mixed_stream_what_is_usual_is_left_alone(
+    known: tuple[Conditioned, Tensor, Tensor],
+) -> None:
+    """A batch of either in turn: the memory is half-way, and each goes to where it is nearer."""
+    model, x, y = known
+    method, source = stream(known), Source(model, Classification(CLASSES))
+    kept, errors = [], []
+    for part, label in zip(x.split(4), y.split(4), strict=True):
+        kept.append(torch.equal(method(part).prediction, source(part).prediction))
+        errors.append((method(fog(part)).prediction.argmax(1) != label).float())
+    assert sum(kept) / len(kept) > 0.8
+    assert float(torch.cat(errors).mean()) < 0.5 * wrong(source, fog(x), y, 4)
+
+
+def test_what_is_not_finite_is_not_remembered(known: tuple[Conditioned, Tensor, Tensor]) -> None:
+    method, parts = stream(known), fog(known[1]).split(4)
+    alike = stream(known)
+    for part in parts[:4]:
+        method(part), alike(part)
+    method(torch.full((4, 6), 1e38) * torch.tensor([[1.0], [1.0], [-1.0], [1.0]]))
+    assert torch.equal(method(parts[4]).prediction, alike(parts[4]).prediction)
+
+
 def test_it_forgets_when_told_and_leaves_the_network_alone(
     known: tuple[Conditioned, Tensor, Tensor],
 ) -> None:

@@ -233,7 +233,7 @@ def _sigmas(results: Sequence[Tried], confidence: float) -> float:
     groups = [torch.stack(rows) for rows in zip(*(one.groups for one in moving), strict=True)]
     for rows in groups:
         n, gaps = rows.shape[1], rows - rows.mean(1, keepdim=True)
-        for part in torch.arange(_RESAMPLES).split(max(1, _AT_ONCE // n)):
+        for part in torch.split(torch.arange(_RESAMPLES), max(1, _AT_ONCE // n)):
             times = torch.zeros(len(part), n, dtype=torch.float64)
             index = torch.randint(n, times.shape, generator=generator)
             times.scatter_add_(1, index, torch.ones_like(times))

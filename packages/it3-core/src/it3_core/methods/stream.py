@@ -30,9 +30,10 @@ class StreamStatistics:
     A few instances hardly know their own statistics, but those before them saw the same camera in
     the same fog. While the stream is usual, the network answers as it was trained. When its means
     have drifted, batch norms blend in what they saw since; the training data count as some
-    instances at first, and are forgotten. When the newest instances differ from those before, all
-    is forgotten. So one image at a time is worth nearly as much as many at once, as long as images
-    that belong together come together.
+    instances at first, and are forgotten. A batch that is nearer to the training data than to the
+    stream is still answered as it was trained, and when the newest instances differ from those
+    before, all is forgotten. So one image at a time is worth nearly as much as many at once, as
+    long as images that belong together come together.
 
     Args:
         model: a conditioned network with batch norms, called as `model(x, signal)`.
@@ -98,18 +99,19 @@ class StreamStatistics:
 
     def _drifted(self, answer: Drifted) -> bool:
         """Takes the batch's means to the stream's, and tells whether these are unusual."""
-        size = len(answer.initial)
-        self._newest = self._newest.with_more([one.mean(0) for one in answer.means], size)
-        whole = self._known.with_more(self._newest.means, self._newest.count)
-        if self._newest.count >= _ENOUGH:
-            newest = self._newest
+        batch = _Means([one.mean(0) for one in answer.means], len(answer.initial))
+        if not bool(torch.isfinite(_size(batch.means))):
+            return False  # nothing to remember
+        before = self._known.and_also(self._newest)
+        whole = before.and_also(batch).at_most(self.memory)
+        newest = self._newest.and_also(batch)
+        self._newest = newest
+        if newest.count >= _ENOUGH:
             if self._known.count and self.gate.opens(self._known.apart(newest)):
                 self.reset()
-                whole = newest
-            self._known = _Means(whole.means, min(whole.count, self.memory))
-            self._newest = _Means()
-        count = min(whole.count, self.memory)
-        return self.gate.opens(_Means(whole.means, count).drift())
+                before, whole = _Means(), newest.at_most(self.memory)
+            self._known, self._newest = whole, _Means()
+        return self.gate.opens(whole.drift()) and (not before.count or before.nearer_to(batch))
 
     def _adapted(self, x: Any, first: Drifted) -> Adaptation:
         size, y0 = len(first.initial), first.initial
@@ -132,19 +134,34 @@ class _Means:
         self.means = list(means)
         self.count = count
 
-    def with_more(self, means: Sequence[Tensor], count: int) -> _Means:
-        if not self.count or not count:
-            return self if self.count else _Means(means, count)
-        share = count / (self.count + count)
-        both = [torch.lerp(*pair, share) for pair in zip(self.means, means, strict=True)]
-        return _Means(both, self.count + count)
+    def and_also(self, other: _Means) -> _Means:
+        """Of both together."""
+        if not self.count or not other.count:
+            return self if self.count else other
+        share = other.count / (self.count + other.count)
+        both = [torch.lerp(*pair, share) for pair in zip(self.means, other.means, strict=True)]
+        return _Means(both, self.count + other.count)
+
+    def at_most(self, count: int) -> _Means:
+        """The same, counting as so many: what comes next then weighs more."""
+        return _Means(self.means, min(self.count, count))
 
     def drift(self) -> Tensor:
         """As `Drifted.drift`, of all of them."""
-        return self.count * torch.stack([one.square().mean() for one in self.means]).mean().view(1)
+        return self.count * _size(self.means)
 
     def apart(self, other: _Means) -> Tensor:
         """The same of the difference, as large for two usual parts as for one usual instance."""
-        gaps = [one - two for one, two in zip(self.means, other.means, strict=True)]
-        count = self.count * other.count / (self.count + other.count)
-        return count * torch.stack([gap.square().mean() for gap in gaps]).mean().view(1)
+        return self.count * other.count / (self.count + other.count) * self._gap(other)
+
+    def nearer_to(self, other: _Means) -> bool:
+        """Whether these others are nearer to them than to the training data, whose means are 0."""
+        return bool(self._gap(other) < _size(other.means))
+
+    def _gap(self, other: _Means) -> Tensor:
+        return _size([one - two for one, two in zip(self.means, other.means, strict=True)])
+
+
+def _size(means: Sequence[Tensor]) -> Tensor:
+    """The mean square over channels and layers."""
+    return torch.stack([one.square().mean() for one in means]).mean().view(1)
