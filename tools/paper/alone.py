@@ -102,7 +102,11 @@ def _measure(name: str, place: Place, threads: int, named: bool) -> Outcome:
     torch.set_num_threads(threads)
     if named:
         sys.stderr = NamedLines(sys.stderr, name)
-    return TASKS[name](place)
+    try:
+        return TASKS[name](place)
+    except ModuleNotFoundError as problem:
+        package = str(problem.name).partition(".")[0].replace("_", "-")
+        raise NotHereError(f"it needs {package}, which is not installed here") from None
 
 
 def _leave_with_parent() -> None:

@@ -240,7 +240,7 @@ def age(place: Place) -> Outcome:
     runs = []
     seeds = place.of(1, 5, 5)
     for seed in range(seeds):
-        fewer: dict[str, Any] = {"epochs": 5} if drawn else _long(place, 20, 60)
+        fewer: dict[str, Any] = {"epochs": 5} if drawn else _long(place, 10, 60)
         run = train(
             faces,
             place.folder / f"run-{seed}",
