@@ -336,3 +336,12 @@ def test_a_deaf_tail_is_nobodys_business() -> None:
             candidates=[Candidate("AnswerStep", {"alpha": 1.0})],
             progress=False,
         )  # fmt: skip
+
+
+def test_one_odd_instance_does_not_close_a_gate_on_drift() -> None:
+    usual = torch.rand(400, generator=torch.Generator().manual_seed(0)) + 0.5
+    odd = torch.cat([usual, torch.tensor([500.0])])
+    plain, robust = (Gate.fit(drifts, of="drift") for drifts in (usual, odd))
+    assert robust.std == pytest.approx(plain.std, rel=0.05)
+    assert robust.opens(torch.tensor([2.0]))
+    assert not Gate.fit(odd).opens(torch.tensor([2.0]))  # errors are taken as they are

@@ -59,6 +59,9 @@ class Gate:
     def fit(cls, errors: Tensor, false_alarms: float = 0.1, of: Sign = "error") -> Gate:
         """The gate of these usual errors, as `Adaptation.error_before` has them, or drifts.
 
+        One odd image's drift can be hundreds of times as large as the others': the largest in a
+        hundred count as the next.
+
         Example:
             >>> import torch
             >>> Gate.fit(torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))
@@ -67,6 +70,8 @@ class Gate:
         known = errors.detach().double().flatten()
         if len(known) < 2:
             raise IT3Error("a gate needs at least two errors to know what is usual")
+        if of == "drift":
+            known = known.clamp(max=float(known.quantile(0.99, interpolation="lower")))
         return cls(round(float(known.mean()), 9), round(float(known.std()), 9), false_alarms, of)
 
     def opens(self, errors: Tensor) -> bool:
