@@ -26,11 +26,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from it3_core import IT3, Adaptation, AnswerStep, Conditioned, Method, Regression, Source
+from it3_core import (
+    IT3,
+    Adaptation,
+    AnswerStep,
+    Conditioned,
+    IT3Error,
+    Method,
+    Regression,
+    Source,
+)
 from it3_core.bootstrap import bootstrap_interval
 from it3_core.candidates import Candidate
 from it3_core.contrast import contrast
 from it3_core.evaluation import Record, evaluate, read_records
+from it3_core.files import make_folder
 from it3_core.tables import markdown_table
 from it3_core.training import Loss
 from it3_core.tuning import Tail, tune
@@ -346,7 +356,7 @@ def _cell(records: dict[str, list[Record]], level: str, method: str, source: str
 
 
 def main() -> int:
-    """Measure, and print the table."""
+    """Measure, and print the table; what the user can mend ends with 2."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("data", type=Path, help="a folder of UCI folders")
     parser.add_argument("names", nargs="*", default=list(NAMES))
@@ -354,14 +364,18 @@ def main() -> int:
     parser.add_argument("--only", choices=KINDS[1:], help="networks trained in this way alone")
     parser.add_argument("--out", type=Path, default=Path("results/recipe"))
     asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
     kinds = KINDS if asked.only is None else (asked.only,)
     records: dict[str, list[Record]] = {}
-    for seed in range(asked.seeds):
-        for name in asked.names:
-            print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
-            data = load_uci(asked.data / name)
-            records.setdefault(name, []).extend(measure(data, seed, asked.out, kinds))
+    try:
+        make_folder(asked.out)
+        for seed in range(asked.seeds):
+            for name in asked.names:
+                print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
+                data = load_uci(asked.data / name)
+                records.setdefault(name, []).extend(measure(data, seed, asked.out, kinds))
+    except IT3Error as problem:
+        print(f"recipe: {problem}", file=sys.stderr)
+        return 2
     print(markdown_table(table(records)))
     return 0
 

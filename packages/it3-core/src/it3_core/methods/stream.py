@@ -32,8 +32,8 @@ class StreamStatistics:
     have drifted, batch norms blend in what they saw since; the training data count as some
     instances at first, and are forgotten. A batch that is nearer to the training data than to the
     stream is still answered as it was trained, and when the newest instances differ from those
-    before, all is forgotten. So one image at a time is worth nearly as much as many at once, as
-    long as images that belong together come together.
+    before, all is forgotten. It is worth what its order is worth: images that belong together
+    should come together.
 
     Args:
         model: a conditioned network with batch norms, called as `model(x, signal)`.
