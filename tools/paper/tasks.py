@@ -71,7 +71,7 @@ def wings(place: Place) -> Outcome:
     generate(place.folder / "data", n, seed=0, progress=place.progress)
     dataset = WingDataset(place.folder / "data")
     data = f"{n} profiles, {dataset.solver}"
-    return _shapes(place, WINGS, dataset, data, "MAE of L/D", place.of(2, 10, 10))
+    return _shapes(place, WINGS, dataset, data, "MAE of L/D", place.of(2, 40, 40))
 
 
 def cars(place: Place) -> Outcome:
@@ -155,6 +155,7 @@ def _images(
     network: str = "dla",
     size: int = 32,
 ) -> Outcome:
+    from it3_vision.classify.choosing import BATCHES
     from it3_vision.classify.evaluate import CLEAN, Shifts, evaluate_run
     from it3_vision.classify.runs import Training, train
     from it3_vision.networks import NetworkSettings
@@ -162,8 +163,8 @@ def _images(
     drawn = data == "drawn characters"
     # Small: many short trainings tell more about a method than one long one.
     seeds = place.of(1, 5, 5)
-    most = place.of(64, 256 if network == "dla" else 128, 2000)
-    sizes = place.of((64,), (4, 16, 64) if network == "dla" else (4, 64), (1, 4, 16, 64))
+    most = place.of(64, 256, 2000)
+    sizes = place.of((64,), (1, 4, 16, 64) if network == "dla" else (1, 4, 64), (1, 4, 16, 64))
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
     training: dict[str, Any] = _long(place, 5, 100)
     training |= {"rotation": place.preset == "full"}
@@ -182,7 +183,7 @@ def _images(
             settings,
             about={"data": data},
             vanilla=True,
-            tuned={16: 128, 64: 192} if drawn else place.of(None, dict.fromkeys(sizes, 512), None),
+            tuned={16: 128, 64: 192} if drawn else {size: BATCHES[size] for size in sizes},
             progress=place.progress,
         )
         found = evaluate_run(
