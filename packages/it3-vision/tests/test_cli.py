@@ -114,7 +114,10 @@ class TestTrain:
         assert "there are 6 images to train on, and 3 of class 'cat': give 20 at least" in few
         file = tmp_path / "file"
         file.write_text("")
-        assert "can't make the folder" in ask(images(tmp_path / "good", 20), file / "run")
+        good = images(tmp_path / "good", 20)
+        assert "can't make the folder" in ask(good, file / "run")
+        assert "would be read as images" in ask(good, good / "cat" / "run")
+        assert not (good / "cat" / "run").exists()
 
     def test_values_that_typer_refuses(
         self, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import resource
+import signal
 import tarfile
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -766,6 +767,11 @@ def test_a_killed_run_goes_on_where_it_was(
 def test_workers_change_nothing(arrays: Path, folders: Path, tmp_path: Path) -> None:
     names = ["shot_noise", "glass_blur", "elastic_transform", "fog"]
     with pool(2) as executor:
+        assert executor is not None
+        # Ctrl-C is for the one who gives out the work, from a worker's first moment on.
+        blocked = executor.submit(signal.pthread_sigmask, signal.SIG_BLOCK, [])
+        assert signal.SIGINT in blocked.result()
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         for kind, images in (
             ("arrays", open_images(arrays, split="test")),
             ("folders", open_images(folders)),

@@ -29,7 +29,7 @@ from it3_core.batching import batches, count
 from it3_core.candidates import CARRYING, STREAMING, Candidate, default_candidates
 from it3_core.choosing import Tried, Tuning, choose
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.gating import Picking, Trial, drift_gates, pickings
+from it3_core.gating import Gates, Picking, Trial
 from it3_core.methods import Gate
 from it3_core.progress import Progress
 
@@ -123,9 +123,10 @@ def tune(
     drifts: dict[nn.Module, Gate] = {}
     if false_alarms is not None:
         with _silent():
-            gates = list(pickings(trials, beyond, adapter, batch_size, false_alarms))
+            allowed = Gates(trials, adapter, batch_size, false_alarms)
+            gates = list(allowed.pickings(beyond))
             if any(one.method == STREAMING for one in tries):
-                drifts = drift_gates(trials, adapter, batch_size, false_alarms)
+                drifts = allowed.by_drift()
     if not drifts:
         tries = [one for one in tries if one.method != STREAMING]
     # A share of almost nothing means nothing: no scale below a hundredth of the largest.

@@ -11,6 +11,7 @@ import cv2
 import typer
 
 from it3_core import IT3Error
+from it3_vision import options
 from it3_vision.corruptions import CORRUPTIONS, EXTRA, constants
 from it3_vision.corruptions.writing import BAD_IMAGES, Corrupted, corrupt_set, pool
 from it3_vision.data import open_images
@@ -116,8 +117,7 @@ def corrupt(
     """
     cv2.setNumThreads(1)  # the work is shared out by images
     names, severities = parse_types(types), parse_severities(severity)
-    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(source)):
-        raise IT3Error(f"{out} lies in {source}, and would be read as images: write elsewhere")
+    options.check_outside(out, source)
     images = open_images(source, split=split)
     with pool(workers or len(os.sched_getaffinity(0))) as executor:
         done = corrupt_set(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -17,8 +18,8 @@ from it3_core import IT3Error
 __all__ = ["Adapt", "Adaptation", "AsJson", "BFloat16", "BatchSizes", "Device",
            "EvaluationFolder", "Images", "NewRun", "Norm", "NormKind", "Normalise", "NormaliseBy",
            "Only", "Part", "Preset", "Quiet", "Rate", "RunFolder", "Second", "Seed", "Signal",
-           "TrainDevice", "Vanilla", "Weights", "Workers", "check_rate", "command", "left_out",
-           "names", "numbers", "tell"]  # fmt: skip
+           "TrainDevice", "Vanilla", "Weights", "Workers", "check_outside", "check_rate", "command",
+           "left_out", "names", "numbers", "tell"]  # fmt: skip
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
 NewRun = Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")]
@@ -120,6 +121,19 @@ def check_rate(lr: float) -> None:
     """
     if not 0 < lr < math.inf:
         raise IT3Error(f"lr must be a positive number, not {lr}")
+
+
+def check_outside(out: Path, data: Path) -> None:
+    """Refuses to write between images, where pictures that are written would be read as more.
+
+    Example:
+        >>> check_outside(Path("photos/cats/run"), Path("photos"))
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: photos/cats/run lies in photos, and would be read as images: ...
+    """
+    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(data)):
+        raise IT3Error(f"{out} lies in {data}, and would be read as images: write elsewhere")
 
 
 def left_out(problems: Sequence[object], most: int = 5) -> None:

@@ -110,6 +110,18 @@ def tails_of(
     """Networks trained half as long without a fifth of the labels, those next to what is beyond.
 
     They measure with the adapter that tuning measures with, and differ in their first weights.
+
+    Example:
+        >>> import tempfile
+        >>> from it3_aero.learning.task import NetworkSettings
+        >>> from it3_aero.wings.task import WINGS
+        >>> shapes = Shapes(torch.rand(60, 9, 2), torch.arange(60.0), [str(i) for i in range(60)])
+        >>> recipe = Recipe(NetworkSettings(layers=2, channels=4, hidden=4), epochs=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tails = tails_of(WINGS, Regression.fit(shapes.y), shapes, recipe, 0, Path(folder),
+        ...                      progress=False)
+        >>> len(tails), tails[0].y[:3]
+        (3, tensor([48., 49., 50.]))
     """
     inside, tail = (rest.take(rows) for rows in split_tail(rest.y, 0.2, task.beyond))
     held_out, known = hold_out(inside, seed, least=4)

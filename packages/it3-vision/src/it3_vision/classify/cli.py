@@ -61,6 +61,7 @@ def train(
     from it3_vision.networks import NetworkSettings
 
     options.check_rate(lr)
+    options.check_outside(out, data)
     images = open_images(data, split=split)
     settings = NetworkSettings(network, preset.value, norm.value, layer, size)
     training = Training(

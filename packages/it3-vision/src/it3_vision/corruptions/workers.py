@@ -7,7 +7,7 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from typing import Any
 
 import cv2
@@ -36,17 +36,23 @@ def pool(workers: int) -> Iterator[Executor | None]:
     # Not forked from this process, which may have threads; from one that only imports.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["it3_vision.corruptions.writing"])
-    executor = ProcessPoolExecutor(workers, context, initializer=_begin)
+    executor = ProcessPoolExecutor(workers, context, initializer=cv2.setNumThreads, initargs=(1,))
     try:
+        with _interrupts_later():  # one that starts when its parent has gone complains of it
+            wait([executor.submit(int) for _ in range(workers)])
         yield executor
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def _begin() -> None:
-    """What a worker starts with: Ctrl-C is for the one who gave out the work."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    cv2.setNumThreads(1)
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C waits until this is done; processes that are started here never hear it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def in_order(
