@@ -253,16 +253,16 @@ class Saturating(torch.nn.Module):
     Below, it moves them at random, so that without a gate it harms.
     """
 
-    def __init__(self, top: float, step: float) -> None:
+    def __init__(self, top: float, step: float, unrest: float = 0.3) -> None:
         super().__init__()
-        self.top, self.step = top, step
+        self.top, self.step, self.unrest = top, step, unrest
         self.scale = torch.nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor, signal: Tensor) -> Tensor:
         over = (x - self.top).clamp_min(0)
         answer = self.scale * (x - 0.9 * over)
         told = signal[:, -1:]
-        way = torch.where(over > 0, self.step * torch.ones_like(x), 0.3 * (997 * x).sin())
+        way = torch.where(over > 0, self.step * torch.ones_like(x), self.unrest * (997 * x).sin())
         return answer + told * way
 
 
@@ -294,6 +294,29 @@ def test_a_tail_is_believed_where_three_networks_agree(
     assert torch.equal(method(x[x < 0.9][:, None]).prediction, x[x < 0.9][:, None])
     assert float((method(beyond).prediction - beyond).abs().mean()) < 0.3
     assert tuning.chosen.gate.low is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("steps", "moved"),
+    [((0.5, 0.5, 0.5), True), ((0.5, 0.5, 0.0), False), ((0.5,), False)],
+)
+def test_without_a_gate_three_networks_are_believed_too(
+    steps: tuple[float, ...], moved: bool
+) -> None:
+    """Of a step that leaves known inputs alone anyway, and has nothing to gain under shifts."""
+    torch.manual_seed(0)
+    x = torch.rand(400, 1)
+    beyond = 1.1 + torch.rand(200, 1) / 2
+    step = Candidate("AnswerStep", {"alpha": 1.0})
+    tuning = tune(
+        Saturating(1.0, 0.5, 1e-3), Regression(), x, x.flatten() + 0.01 * torch.randn(400),
+        shifts={"noise": lambda x: x + 0.01 * torch.randn_like(x)},
+        tail=[Tail(Saturating(0.8, step, 1e-3), beyond, beyond.flatten()) for step in steps],
+        candidates=[step],
+        false_alarms=None,
+        progress=False,
+    )  # fmt: skip
+    assert tuning.chosen == (step if moved else Candidate("Source"))
 
 
 @pytest.mark.parametrize("noisy", [True, False])

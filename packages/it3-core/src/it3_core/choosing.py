@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from it3_core.adapters import Adapter
 from it3_core.candidates import Candidate
 from it3_core.errors import IT3Error
-from it3_core.methods import Edge, Method
+from it3_core.methods import Method
 
-__all__ = ["Tried", "Tuning", "choose"]
+__all__ = ["WITNESSES", "Tried", "Tuning", "choose"]
 
 _RESAMPLES = 2000  # for the margin of chance
 _AT_ONCE = 2**22  # numbers drawn together, which is 100 MB
-_WITNESSES = 3  # networks that must gain on the tail, where nothing else tells of a gain
+
+WITNESSES = 3
+"""Networks that must gain on the tail of the labels, where nothing else tells of a gain."""
 
 
 class Tried(NamedTuple):
@@ -200,12 +202,14 @@ def _gains(tried: Tried, sigmas: float, worth: float) -> bool:
     """Beyond chance and enough: on the whole, and under the shifts alone, where there are any.
 
     The tail is another network's, and a step that helps one network can harm the next: what is
-    seen there alone is not enough, but for answers at the edge, and seen by several.
+    seen there alone is enough only where several networks see it, each on its own.
     """
     if tried.gain <= max(worth, sigmas * tried.uncertainty):
         return False
     if _witnessed(tried):
-        return all(_enough(rows, sigmas, worth) for rows in tried.tails)
+        agreed = all(_enough(rows, sigmas, worth) for rows in tried.tails)
+        if agreed or len(tried.groups) == 1:
+            return agreed
     return _enough(tried.groups[0], sigmas, worth)
 
 
@@ -214,8 +218,8 @@ def _enough(rows: Tensor, sigmas: float, worth: float) -> bool:
 
 
 def _witnessed(tried: Tried) -> bool:
-    """Whether it is for answers at the edge, and enough networks' tails can tell."""
-    return isinstance(tried.candidate.gate, Edge) and len(tried.tails) >= _WITNESSES
+    """Whether enough networks' tails can tell."""
+    return len(tried.tails) >= WITNESSES
 
 
 def _sigmas(results: Sequence[Tried], confidence: float) -> float:

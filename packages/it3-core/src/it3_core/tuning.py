@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,19 +28,30 @@ from torch import Tensor, nn
 from it3_core.adapters import Adapter
 from it3_core.batching import batches, count
 from it3_core.candidates import CARRYING, STREAMING, Candidate, default_candidates
-from it3_core.choosing import Tried, Tuning, choose
+from it3_core.choosing import WITNESSES, Tried, Tuning, choose
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.gating import Gates, Picking, Trial
 from it3_core.methods import Gate
 from it3_core.progress import Progress
 
-__all__ = ["Tail", "Tuning", "split_tail", "tune"]
+__all__ = ["Tail", "Tuning", "split_tail", "tail_files", "tune"]
 
 _TAIL = "label tail"
 
 
 class Tail(Trial):
     """A network like the one to tune, trained without a tail of the labels, and that tail."""
+
+
+def tail_files(folder: Path) -> list[Path]:
+    """Where the networks without a tail are kept in a RUN: as many as are believed.
+
+    Example:
+        >>> [path.name for path in tail_files(Path("run"))]
+        ['tail.safetensors', 'tail-2.safetensors', 'tail-3.safetensors']
+    """
+    others = (f"tail-{number}.safetensors" for number in range(2, WITNESSES + 1))
+    return [folder / name for name in ("tail.safetensors", *others)]
 
 
 def tune(
@@ -70,8 +82,8 @@ def tune(
     it. A gate looks at the drift of several instances' statistics where the network has batch norm,
     and else at idempotence errors.
 
-    An answer at the edge of what was trained (`Edge`) is rare under shifts of the inputs: there, a
-    gain on the tails of three networks, by more than chance and by `worth` on each, is enough.
+    What helps where labels lie beyond need not help where inputs are shifted: a gain on the tails
+    of three networks, by more than chance and by `worth` on each, is enough in place of one there.
 
     Args:
         model: the conditioned and trained network.

@@ -14,12 +14,11 @@ from it3_aero.learning.shapes import Shapes
 from it3_aero.learning.task import Recipe, Task
 from it3_core import Conditioned, IT3Error, Regression
 from it3_core.training import History, fit
-from it3_core.tuning import Tail, split_tail
+from it3_core.tuning import Tail, split_tail, tail_files
 
 __all__ = ["fit_network", "hold_out", "tails_of"]
 
 _HELD_OUT = 0.15  # share of the training shapes
-_TAILS = 3  # networks without a tail of the labels: a gain of one alone can mislead
 
 
 def hold_out(shapes: Shapes, seed: int, least: int = 20) -> tuple[Shapes, Shapes]:
@@ -127,8 +126,7 @@ def tails_of(
     held_out, known = hold_out(inside, seed, least=4)
     epochs = max(1, recipe.epochs // 2)
     found = []
-    for number in range(_TAILS):
-        path = folder / ("tail.safetensors" if number == 0 else f"tail-{number + 1}.safetensors")
+    for number, path in enumerate(tail_files(folder)):
         model, _ = fit_network(
             *(task, adapter, recipe, seed + 1000 * number, known, held_out, path, epochs),
             progress=progress,

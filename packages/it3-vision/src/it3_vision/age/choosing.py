@@ -1,8 +1,8 @@
-"""Which adaptation, if any: chosen on held-out faces, corrupted, and on a tail of the ages."""
+"""Which adaptation, if any: chosen on held-out faces, corrupted, and on tails of the ages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -23,7 +23,7 @@ def choose(
     adapter: Regression,
     prepare: Preparation,
     held_out: ImageSet,
-    tail: Tail,
+    tails: Sequence[Tail],
     seed: int = 0,
     *,
     severity: int = 3,
@@ -32,14 +32,14 @@ def choose(
 ) -> dict[int, Tuning]:
     """What `tune` chooses for batches of a few and of more faces.
 
-    A face's age is what shifts here, so the tail weighs as much as all corruptions together.
+    A face's age is what shifts here, so the tails weigh as much as all corruptions together.
 
     Args:
         model: the trained network.
         adapter: its ages.
         prepare: makes tensors of images.
         held_out: faces that it was not trained on.
-        tail: a network that was trained without the youngest and the oldest, and these.
+        tails: networks that were trained without the youngest and the oldest, and these.
         seed: of the draw and of the corruptions.
         severity: of the corruptions.
         sizes: batch sizes, and how many faces to use for each; `BATCHES` by default.
@@ -53,7 +53,7 @@ def choose(
             x,
             y,
             shifts=shifts,
-            tail=_by_side(tail, size, len(y)),
+            tail=[_by_side(tail, size, len(y)) for tail in tails],
             candidates=[
                 *candidates(model, size),
                 *(Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-1.0, 2.0)),

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from it3_core import Conditioned, History, IT3Error, Regression, split_tail
-from it3_core.losses import SecondSignal
-from it3_core.tuning import Tail
+from it3_core.losses import SecondSignal, check_weight
+from it3_core.tuning import Tail, tail_files
 from it3_vision.age.faces import Interval
 from it3_vision.age.network import FaceSettings, build
 from it3_vision.augmentation import Feed, face_augmentation
@@ -27,7 +27,7 @@ USUAL = 1000
 """Training faces that batch norms' statistics are taken from, after each epoch."""
 
 TAIL = 0.2
-"""Share of the training faces that the second network does not see: half young, half old."""
+"""Share of the training faces that some networks do not see: half young, half old."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Training:
         batch_size: faces in a step.
         lr: the largest rate of SGD with momentum, in one cycle.
         second: what the second pass is given, see `zigzag_loss`.
+        weight: of the second pass in the loss. 1 is the paper's; a tenth makes one that corrects
+            more, on held-out faces (docs/experiments.md).
         seed: of the first weights, the held-out faces, their order and their variation.
         weights: a safetensors file to start from, with torchvision's names.
         new_head: whether these weights' last layer answers something else, as ImageNet's does.
@@ -61,6 +63,7 @@ class Training:
     batch_size: int = 64
     lr: float = 0.05
     second: SecondSignal = "label"
+    weight: float = 0.1
     seed: int = 0
     weights: str | os.PathLike[str] | None = None
     new_head: bool = False
@@ -70,6 +73,7 @@ class Training:
     def __post_init__(self) -> None:
         if not 0 <= self.tested < 1:
             raise IT3Error(f"the share of test faces is from 0 to below 1, not {self.tested}")
+        check_weight(self.weight)
 
     @property
     def interval(self) -> Interval:
@@ -116,13 +120,24 @@ class Fitting:
         )
         return model, history
 
-    def tail(self, rest: ImageSet, loss: Callable[..., Tensor], checkpoint: Path) -> Tail:
-        """A network trained half as long without the youngest and the oldest faces, and these."""
+    def tails(self, rest: ImageSet, loss: Callable[..., Tensor], folder: Path) -> list[Tail]:
+        """Networks trained half as long without the youngest and the oldest faces, and these.
+
+        They differ in their first weights, and in the order and the variation of their faces.
+        """
         inside, beyond = split_tail(torch.from_numpy(rest.labels), TAIL, "both")
         held_out, known = parts(rest.take(inside.numpy()), self.training.seed)
-        short = replace(self.training, epochs=max(1, self.training.epochs // 2))
-        model, _ = replace(self, training=short).network(known, held_out, loss, checkpoint)
-        return Tail(model, *self.tensors(rest.take(beyond.numpy())))
+        x, y = self.tensors(rest.take(beyond.numpy()))
+        found = []
+        for number, path in enumerate(tail_files(folder)):
+            short = replace(
+                self.training,
+                epochs=max(1, self.training.epochs // 2),
+                seed=self.training.seed + 1000 * number,
+            )
+            model, _ = replace(self, training=short).network(known, held_out, loss, path)
+            found.append(Tail(model, x, y))
+        return found
 
     def tensors(self, faces: ImageSet) -> tuple[Tensor, Tensor]:
         """Faces as they are, ready for a network, and their ages."""

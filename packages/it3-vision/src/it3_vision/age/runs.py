@@ -1,7 +1,7 @@
 """A RUN: a folder with a network that says ages, and all that was learnt about it.
 
-`tail.safetensors` belongs to a second network, trained without the youngest and the oldest of the
-training faces, for tuning to choose on.
+`tail.safetensors` and its like belong to networks that were trained without the youngest and the
+oldest of the training faces, for tuning to choose on.
 """
 
 from __future__ import annotations
@@ -138,15 +138,16 @@ def train(
     adapter = Regression.fit(torch.from_numpy(rest.labels))
     how = {"device": where, "workers": workers, "progress": progress}
     fitting = Fitting(training, prepare, adapter, how)
-    loss = partial(zigzag_loss, second=training.second, together=True)
+    second, weight = training.second, training.weight
+    loss = partial(zigzag_loss, second=second, weight=weight, together=True)
     if there is None:
         model, history = fitting.network(rest, held_out, loss, folder / "training.safetensors")
-        tail = fitting.tail(rest, loss, folder / "tail.safetensors")
+        tails = fitting.tails(rest, loss, folder)
         x, y = fitting.tensors(held_out)
         usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
         seen, _ = fitting.tensors(rest.sample(min(2000, len(rest)), training.seed))
         tunings = choose(
-            model, adapter, prepare, held_out, tail, training.seed, sizes=tuned, progress=progress
+            model, adapter, prepare, held_out, tails, training.seed, sizes=tuned, progress=progress
         )
         there = Run(
             folder=folder,
