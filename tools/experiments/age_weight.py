@@ -2,7 +2,7 @@
 
     python tools/experiments/age_weight.py UTKFACE --weights 1 0.3 0.1 --seeds 3
 
-where it3-vision is installed. Each network is trained without the youngest and the oldest fifth of
+where it3-vision is installed. Each network is trained without the youngest and the oldest tenth of
 the training faces, and judged on these (beyond) and on faces between that it held out (known).
 docs/experiments.md tells what came of it.
 """
