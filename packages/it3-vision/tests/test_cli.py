@@ -84,6 +84,7 @@ class TestTrain:
             (["--network", "vgg"], "there is no network 'vgg': take dla, resnet18"),
             (["--layer", "level9"], "the network has no layer 'level9'; did you mean"),
             (["--lr", "nan"], "lr"),
+            (["--weight", "0"], "weight is a positive number, not 0.0"),
             (["--device", "toaster"], "can't compute on 'toaster': "),
             (["--split", "val"], "is not divided by split: leave split='val' out"),
             (["--weights", "gone.pth"], "gone.pth may hold pickled code"),

@@ -18,8 +18,8 @@ from it3_core import IT3Error
 __all__ = ["Adapt", "Adaptation", "AsJson", "BFloat16", "BatchSizes", "Device",
            "EvaluationFolder", "Images", "NewRun", "Norm", "NormKind", "Normalise", "NormaliseBy",
            "Only", "Part", "Preset", "Quiet", "Rate", "RunFolder", "Second", "Seed", "Signal",
-           "TrainDevice", "Vanilla", "Weights", "Workers", "check_outside", "check_rate", "command",
-           "left_out", "names", "numbers", "tell"]  # fmt: skip
+           "TrainDevice", "Vanilla", "Weight", "Weights", "Workers", "check_outside", "check_rate",
+           "command", "left_out", "names", "numbers", "tell"]  # fmt: skip
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
 NewRun = Annotated[Path, typer.Option(metavar="RUN", help="The folder to make.")]
@@ -76,6 +76,7 @@ class Adaptation(StrEnum):
 NormKind = Annotated[Norm, typer.Option(help="Batch norm or group norm.")]
 Rate = Annotated[float, typer.Option(help="The largest rate of the cycle.")]
 Signal = Annotated[Second, typer.Option(help="The second pass's signal.")]
+Weight = Annotated[float, typer.Option(help="Of the second pass in the loss.")]
 Weights = Annotated[Path | None, typer.Option(help="A safetensors file to start from.")]
 NormaliseBy = Annotated[Normalise, typer.Option(help="imagenet: for WEIGHTS from there.")]
 BFloat16 = Annotated[bool | None, typer.Option(

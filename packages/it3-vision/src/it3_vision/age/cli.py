@@ -46,7 +46,7 @@ def train(
     batch_size: Annotated[int, typer.Option(min=2, help="Faces a step.")] = 64,
     lr: options.Rate = 0.05,
     second: options.Signal = options.Second.label,
-    weight: Annotated[float, typer.Option(help="Of the second pass in the loss.")] = 0.1,
+    weight: options.Weight = 0.1,
     weights: options.Weights = None,
     new_head: Annotated[bool, typer.Option(help="WEIGHTS answer something else.")] = False,
     normalise: options.NormaliseBy = options.Normalise.data,

@@ -31,7 +31,7 @@ from it3_core import (
 from it3_core.batching import batches
 from it3_core.checkpoint import Checkpoint
 from it3_core.files import make_folder
-from it3_core.losses import SecondSignal
+from it3_core.losses import SecondSignal, check_weight
 from it3_core.norms import has_batch_norm
 from it3_vision.augmentation import Feed, augmentation
 from it3_vision.classify.choosing import choose
@@ -66,6 +66,7 @@ class Training:
         batch_size: images in a step.
         lr: the largest rate of SGD with momentum, in one cycle.
         second: what the second pass is given, see `zigzag_loss`.
+        weight: of the second pass in the loss; 1 is the paper's.
         rotation: whether to train the head that `TTT` needs as well, on a fourth of each batch.
         flip: whether left and right may be exchanged; not for digits and letters.
         seed: of the first weights, the held-out images, their order and their variation.
@@ -86,6 +87,7 @@ class Training:
     batch_size: int = 128
     lr: float = 0.2
     second: SecondSignal = "label"
+    weight: float = 1.0
     rotation: bool = True
     flip: bool = True
     seed: int = 0
@@ -93,6 +95,9 @@ class Training:
     new_head: bool = False
     normalise: Normalise = "data"
     bfloat16: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_weight(self.weight)
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
@@ -217,8 +222,8 @@ def train(
         return model, history
 
     if there is None:
-        told = partial(zigzag_loss, second=training.second, together=True)
-        model, history = fitted(told, "training.safetensors")
+        told = partial(zigzag_loss, second=training.second, weight=training.weight)
+        model, history = fitted(partial(told, together=True), "training.safetensors")
         usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
         inputs = list(batches(seen, 64))
         tunings = choose(
