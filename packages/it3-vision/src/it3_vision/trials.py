@@ -27,6 +27,7 @@ _REPEATS = 6  # times that it is applied at most
 _PRIORS = (16, 8, 4)  # images that the training data count as, where few images' statistics blend
 _MEMORIES = (64, 256)  # images of a stream that count
 _MANY = 64  # images that know enough of themselves
+_SOME = 16  # images from which on gradient steps are tried; see `candidates`
 
 
 class Trial(NamedTuple):
@@ -96,7 +97,9 @@ def _whole_batches(number: int, size: int) -> int:
 def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
     """What tuning tries, the cheapest first: statistics, answer steps, and IT³ on either.
 
-    Of fewer than 64 images also the statistics of the stream that they come in.
+    Of fewer than 64 images also the statistics of the stream that they come in. For fewer than 16
+    gradient steps are not tried: they cost five to seven passes each, and the time is better spent
+    on more held-out images, without which a choice is made by chance.
 
     Example:
         >>> from it3_core import Classification
@@ -112,7 +115,7 @@ def candidates(model: Conditioned, batch_size: int) -> list[Candidate]:
     if has_batch_norm(model) and batch_size < _MANY:
         found += [Candidate(STREAMING, {"memory": memory}) for memory in _MEMORIES]
     found += [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-0.5, 0.5, 1.0)]
-    for norm in norms[:2]:
+    for norm in norms[:2] if batch_size >= _SOME else []:
         above = {"parameters": "above", "norm": norm}
         found.append(Candidate("IT3", {**above, "lr": 1e-3}))
         found.append(Candidate("IT3", {**above, "lr": 0.05, "optimizer": "SGD", "power": 2.0}))

@@ -14,7 +14,7 @@ from it3_vision.trials import candidates, trials
 
 __all__ = ["BATCHES", "choose"]
 
-BATCHES: dict[int, int] = {4: 96, 16: 192}
+BATCHES: dict[int, int] = {4: 512, 16: 512}
 """The batch sizes that are tuned for, and the number of held-out faces to do it with."""
 
 

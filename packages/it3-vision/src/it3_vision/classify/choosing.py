@@ -20,8 +20,6 @@ Of 512 images there are but eight batches of 64, and one odd one among them deci
 are as many as they need to be, and the slowest.
 """
 
-_SOME = 16  # images from which on gradient steps are tried; see `choose`
-
 HARM = 0.01
 """How much of the accuracy on clean images a choice may cost: one point."""
 
@@ -38,9 +36,6 @@ def choose(
     progress: bool = True,
 ) -> dict[int, Tuning]:
     """What `tune` chooses for batches of one, of a few, of some and of many images.
-
-    For fewer than 16 images gradient steps are not tried: they cost five to seven passes each, and
-    the time is better spent on more held-out images, without which a choice is made by chance.
 
     Args:
         model: the trained network.
@@ -61,9 +56,7 @@ def choose(
             x,
             y,
             shifts=shifts,
-            candidates=[
-                one for one in candidates(model, size) if size >= _SOME or one.method != "IT3"
-            ],
+            candidates=candidates(model, size),
             batch_size=size,
             harm=HARM / max(wrong(x, y), HARM),  # tune counts in shares of the error
             progress=progress,
