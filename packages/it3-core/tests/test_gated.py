@@ -298,7 +298,13 @@ def test_a_tail_is_believed_where_three_networks_agree(
 
 @pytest.mark.parametrize(
     ("steps", "moved"),
-    [((0.5, 0.5, 0.5), True), ((0.5, 0.5, 0.0), False), ((0.5,), False)],
+    [
+        ((0.5, 0.5, 0.5), True),
+        ((0.5, 0.5, 0.0), False),
+        ((0.5,), False),
+        ((0.02, 0.02, 0.02), True),  # 4 % of the error there, and half of that on the whole
+        ((0.005, 0.005, 0.005), False),
+    ],
 )
 def test_without_a_gate_three_networks_are_believed_too(
     steps: tuple[float, ...], moved: bool
@@ -309,7 +315,7 @@ def test_without_a_gate_three_networks_are_believed_too(
     beyond = 1.1 + torch.rand(200, 1) / 2
     step = Candidate("AnswerStep", {"alpha": 1.0})
     tuning = tune(
-        Saturating(1.0, 0.5, 1e-3), Regression(), x, x.flatten() + 0.01 * torch.randn(400),
+        Saturating(1.0, steps[0], 1e-3), Regression(), x, x.flatten() + 0.01 * torch.randn(400),
         shifts={"noise": lambda x: x + 0.01 * torch.randn_like(x)},
         tail=[Tail(Saturating(0.8, step, 1e-3), beyond, beyond.flatten()) for step in steps],
         candidates=[step],

@@ -204,13 +204,13 @@ def _gains(tried: Tried, sigmas: float, worth: float) -> bool:
     The tail is another network's, and a step that helps one network can harm the next: what is
     seen there alone is enough only where several networks see it, each on its own.
     """
-    if tried.gain <= max(worth, sigmas * tried.uncertainty):
+    if tried.gain <= sigmas * tried.uncertainty:
         return False
     if _witnessed(tried):
         agreed = all(_enough(rows, sigmas, worth) for rows in tried.tails)
         if agreed or len(tried.groups) == 1:
             return agreed
-    return _enough(tried.groups[0], sigmas, worth)
+    return tried.gain > worth and _enough(tried.groups[0], sigmas, worth)
 
 
 def _enough(rows: Tensor, sigmas: float, worth: float) -> bool:

@@ -83,7 +83,8 @@ def tune(
     and else at idempotence errors.
 
     What helps where labels lie beyond need not help where inputs are shifted: a gain on the tails
-    of three networks, by more than chance and by `worth` on each, is enough in place of one there.
+    of three networks, by more than chance and by `worth` on each, is enough in place of one there;
+    on the whole, chance alone must then be beaten.
 
     Args:
         model: the conditioned and trained network.

@@ -56,7 +56,7 @@ def choose(
             tail=[_by_side(tail, size, len(y)) for tail in tails],
             candidates=[
                 *candidates(model, size),
-                *(Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-1.0, 2.0)),
+                *(Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-1.0, 0.75, 2.0)),
             ],
             batch_size=size,
             progress=progress,
