@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from it3_core import IT3Error, Regression
 from it3_core.evaluation import read_records
-from it3_core.tuning import Tail
+from it3_core.tuning import Tail, tail_files
 from it3_vision import classify
 from it3_vision import training as shared
 from it3_vision.__main__ import main
@@ -234,6 +234,18 @@ class TestInvariants:
         blind = read.vanilla(x, read.adapter.neutral(x))
         assert torch.equal(blind, read.vanilla(x, read.adapter.encode(faces_ages(faces, 4))))
 
+    def test_three_networks_tell_of_the_tail(self, run: Run) -> None:
+        kept = [load_file(path) for path in tail_files(run.folder)]
+        name = next(name for name in kept[0] if name.endswith("conv1.weight"))
+        assert len({tuple(one[name].flatten().tolist()) for one in kept}) == len(kept) == 3
+        assert all("label tail 3" in one["changes"] for one in run.tuning(4).tried)
+
+    def test_the_second_pass_weighs_what_it_is_told(
+        self, run: Run, faces: ImageSet, tmp_path: Path
+    ) -> None:
+        heavy = train(faces, tmp_path, replace(TINY, weight=10.0), tuned=TUNED, progress=False)
+        assert heavy.history["train"][0] > 3 * run.history["train"][0]
+
     def test_the_tail_comes_in_batches_of_one_side(self) -> None:
         y = torch.cat([torch.arange(20, 30), torch.arange(50, 60)])
         tail = _by_side(Tail(nn.Identity(), y[:, None], y), 4, 16)
@@ -361,6 +373,8 @@ class TestRobustness:
                 Interval(edges=edges)
         with pytest.raises(IT3Error, match="from 0 to below 1"):
             Training(tested=1.0)
+        with pytest.raises(IT3Error, match="weight is a positive number"):
+            Training(weight=0.0)
         with pytest.raises(IT3Error, match="a preset is tiny, small, paper"):
             FaceSettings("large")  # type: ignore[arg-type]
 

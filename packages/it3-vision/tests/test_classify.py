@@ -134,6 +134,11 @@ class TestTraining:
         told(avx512_bf16=True)
         assert training.precision(True, "cpu") is True
 
+    def test_the_second_pass_weighs_what_it_is_told(self, run: Run, tmp_path: Path) -> None:
+        told = replace(TINY, epochs=1, weight=10.0)
+        heavy = train(squares(240), tmp_path, told, tuned=TUNED, progress=False)
+        assert heavy.history["train"][0] > 2 * run.history["train"][0]
+
     @pytest.mark.parametrize(
         ("changed", "sentence"),
         [

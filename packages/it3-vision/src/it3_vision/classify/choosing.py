@@ -17,7 +17,7 @@ BATCHES: dict[int, int] = {1: 512, 4: 1024, 16: 1024, 64: 1024}
 """The batch sizes that are tuned for, and the number of held-out images to do it with.
 
 Of 512 images there are but eight batches of 64, and one odd one among them decides. Single images
-are as many as they need to be, and the slowest.
+are the slowest, so there are fewer.
 """
 
 HARM = 0.01

@@ -222,8 +222,9 @@ def train(
         return model, history
 
     if there is None:
-        told = partial(zigzag_loss, second=training.second, weight=training.weight)
-        model, history = fitted(partial(told, together=True), "training.safetensors")
+        second, weight = training.second, training.weight
+        told = partial(zigzag_loss, second=second, weight=weight, together=True)
+        model, history = fitted(told, "training.safetensors")
         usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
         inputs = list(batches(seen, 64))
         tunings = choose(
