@@ -168,8 +168,8 @@ def _images(
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
     training: dict[str, Any] = _long(place, 5, 100)
     training |= {"rotation": place.preset == "full"}
-    if network != "dla":  # few images, so more steps of fewer
-        training |= {"batch_size": 32, "lr": 0.05}
+    if network != "dla":  # few images, so more steps of fewer, and a second pass that costs little
+        training |= {"batch_size": 32, "lr": 0.05, "weight": 0.1}
     if drawn:
         training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "rotation": False, "flip": False}
     records: list[Record] = []
