@@ -16,13 +16,13 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from controls import Own, stretches
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -32,7 +32,6 @@ from it3_core import (
     AnswerStep,
     Conditioned,
     IT3Error,
-    Method,
     Regression,
     Source,
 )
@@ -74,34 +73,6 @@ class GatedRows:
         """Nothing to forget."""
 
 
-class Stretch:
-    """The control: away from the training mean by a factor, which knows nothing of idempotence."""
-
-    def __init__(self, model: nn.Module, adapter: Regression, factor: float) -> None:
-        self._source, self._mean, self._factor = Source(model, adapter), adapter.mean[0], factor
-
-    def __call__(self, x: Any) -> Adaptation:
-        found = self._source(x)
-        answer = self._mean + self._factor * (found.initial - self._mean)
-        return Adaptation(answer, found.initial, 0, before=lambda: found.error_before)
-
-    def reset(self) -> None:
-        """Nothing to forget."""
-
-
-@dataclass(frozen=True, repr=False)
-class Own(Candidate):
-    """A candidate of this file, for `tune`."""
-
-    make: Callable[..., Method] = GatedRows
-
-    def __post_init__(self) -> None:
-        """Any name will do."""
-
-    def build(self, model: nn.Module, adapter: Any) -> Method:
-        return self.make(model, adapter, **self.settings)
-
-
 def families(errors: Tensor) -> dict[str, list[Candidate]]:
     """What is chosen from, by the name of the line in the table.
 
@@ -111,10 +82,10 @@ def families(errors: Tensor) -> dict[str, list[Candidate]]:
     return {
         "signed step": [Candidate("AnswerStep", {"alpha": a})
                         for a in (-3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0)],
-        "gated step": [Own("Gated", {"alpha": a, "limit": float(errors.quantile(q))})
+        "gated step": [Own("Gated", {"alpha": a, "limit": float(errors.quantile(q))},
+                           make=GatedRows)
                        for a in (-2.0, -1.0, 1.0, 2.0) for q in (0.5, 0.9)],
-        "stretch": [Own("Stretch", {"factor": f}, make=Stretch)
-                    for f in (0.8, 0.9, 0.95, 1.05, 1.1, 1.2)],
+        "stretch": stretches(0.8, 0.9, 0.95, 1.05, 1.1, 1.2),
     }  # fmt: skip
 
 

@@ -297,7 +297,7 @@ def roads(place: Place) -> Outcome:
     less: dict[str, Any] = {"tile": 80} if drawn else place.of({}, {"tile": 112}, {})
     seeds = place.of(1, 5, 5)
     records: list[Record] = []
-    trust: list[dict[str, Any]] = []
+    runs = []
     for seed in range(seeds):
         run = train(
             known,
@@ -315,18 +315,23 @@ def roads(place: Place) -> Outcome:
             progress=place.progress,
         )
         records += [record for record in found.records if record["level"] != ALL]
-        # Of the known scenes a fifth was held out; distances are learnt from all, to their favour.
+        runs.append(run)
+    trust: list[dict[str, Any]] = []
+    for run in runs:  # each held out other scenes
+        # Distances are learnt from all scenes, and the ensemble's other networks were trained on
+        # most of what this one held out: both in favour of these scores.
         near, far = (views_of(run, scenes, window=settings.size) for scenes in (known, beyond))
         tested = {
             "known": run.held_out,
             "beyond": (torch.stack(far.inputs), torch.from_numpy(np.stack(far.labels)).long()),
         }
-        trust += judged(  # each seed alone: another's network was trained on what this one held out
+        trust += judged(
             [run],
             list(batches(torch.stack(near.inputs), 8)),
             tested,
             "known",
             layer=f"cell.down.{len(run.model.cell.down) - 1}.conv2",
+            ensemble=runs,
             batch_size=8,  # more would be run in parts, of which a layer's output shows one
         )
     return Outcome(

@@ -19,6 +19,8 @@ __all__ = ["advantage", "judged", "trust_table"]
 
 Line = Mapping[str, Any]
 
+_MEMBERS = 5  # networks of an ensemble, as is usual
+
 
 def trust_table(lines: Iterable[Line]) -> list[list[str]]:
     """A line for each score: means over seeds, and the AUROC against the idempotence error's.
@@ -58,9 +60,10 @@ def judged(
     *,
     layer: str,
     labels: Tensor | None = None,
+    ensemble: Sequence[Any] | None = None,
     batch_size: int = 64,
 ) -> list[dict[str, Any]]:
-    """`judge`'s lines for each RUN, with its seed; the RUNs of all seeds are the ensemble.
+    """`judge`'s lines for each RUN, with its seed.
 
     Args:
         runs: with `model`, `adapter` and `seed`; they take the same inputs.
@@ -69,17 +72,22 @@ def judged(
         within: the level in distribution.
         layer: whose output is the features, for Mahalanobis distances.
         labels: the training inputs' classes, where they have any.
+        ensemble: the RUNs that disagree; by default, of `runs`, each one and the next four.
         batch_size: how many instances are scored together.
     """
     lines = []
-    for run in runs:
+    around = [*runs, *runs]
+    for number, run in enumerate(runs):
+        members = ensemble or around[number : number + min(_MEMBERS, len(runs))]
         model, adapter = run.model, run.adapter
         features = Mahalanobis.fit(model, adapter, known, layer, labels=labels)
         rivals: dict[str, Score] = {"Mahalanobis, features": features}
         if not isinstance(adapter, Regression):
             rivals["entropy"] = Entropy(model, adapter)
-        if len(runs) > 1:
-            rivals[f"ensemble of {len(runs)}"] = Ensemble([one.model for one in runs], adapter)
+        if len(members) > 1:
+            rivals[f"ensemble of {len(members)}"] = Ensemble(
+                [one.model for one in members], adapter
+            )
         rivals["dropout"] = Dropout(model, adapter)
         found = judge(model, adapter, rivals, levels, within, batch_size=batch_size)
         lines += [{"seed": run.seed, **line} for line in found]

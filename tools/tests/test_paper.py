@@ -10,10 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
+from it3_core import Conditioned, Regression, widen
 from it3_core.evaluation import Record
 from it3_core.judging import IDEMPOTENCE
 from it3_core.tables import BEYOND
@@ -23,11 +26,18 @@ from paper.claims import Finding, defaults, findings
 from paper.outcomes import Outcome, Place, Roles
 from paper.page import write
 from paper.tasks import TASKS, tabular
-from paper.trust import advantage, trust_table
+from paper.trust import advantage, judged, trust_table
 
 T = TypeVar("T")
 
 ROLES = Roles(vanilla="vanilla net", auto="auto")
+
+
+def tiny(seed: int) -> Conditioned:
+    """A network f(x, signal) of two inputs."""
+    torch.manual_seed(seed)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    return widen(net, Regression())
 
 
 def cells(method: str, shifts: dict[str, float], size: int | None = None) -> list[Record]:
@@ -130,6 +140,20 @@ class TestGolden:
         table = trust_table(lines)
         assert table[1] == [IDEMPOTENCE, "0.80", "", "0.25", "0.50", "3"]
         assert table[2][:3] == ["dropout", "0.70", "-0.10 (-0.10 to -0.10)"]
+
+    def test_an_ensemble_is_of_each_network_and_four_more(self) -> None:
+        adapter, x = Regression(), torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+        runs = [SimpleNamespace(model=tiny(seed), adapter=adapter, seed=seed) for seed in range(6)]
+        levels = {"known": (x, x[:, :1]), "far": (9 * x, x[:, :1])}
+        for members, given in ((5, runs), (2, runs[:2])):
+            found = judged(given, [x], levels, "known", layer="model.1")
+            names = {line["score"] for line in found if line["score"].startswith("ensemble")}
+            assert names == {f"ensemble of {members}"}
+        far = [line["spearman"] for line in judged(runs, [x], levels, "known", layer="model.1")
+               if line["level"] == "far" and line["score"] == "ensemble of 5"]  # fmt: skip
+        assert len(set(far)) > 1  # not all seeds have the same five
+        told = judged(runs[:1], [x], levels, "known", layer="model.1", ensemble=runs)
+        assert any(line["score"] == "ensemble of 6" for line in told)
 
     def test_an_error_that_tells_nothing_apart_is_not_reproduced(self) -> None:
         for aurocs, verdict in (([0.8, 0.85, 0.9], "reproduced"),

@@ -86,7 +86,21 @@ class Candidate:
             method = _METHODS[self.method](model, adapter, *gated, **self.settings)
         except TypeError as problem:
             raise IT3Error(f"{self!r} has a setting that {self.method} does not know") from problem
-        if self.gate is None or gated:
+        return method if gated else self.behind_gate(method, model, adapter)
+
+    def behind_gate(self, method: Method, model: nn.Module, adapter: Adapter) -> Method:
+        """The method for what this candidate's gate picks, and the source for all else.
+
+        Example:
+            >>> import torch
+            >>> from it3_core import AnswerStep, Regression, widen
+            >>> adapter = Regression()
+            >>> model = widen(torch.nn.Linear(3, 1), adapter)
+            >>> candidate = Candidate("AnswerStep", gate=Edge(high=60.0))
+            >>> candidate.behind_gate(AnswerStep(model, adapter), model, adapter)
+            <it3_core.methods.gated.Gated object at ...>
+        """
+        if self.gate is None:
             return method
         if isinstance(self.gate, Edge):
             return Gated(Source(model, adapter), method, self.gate)

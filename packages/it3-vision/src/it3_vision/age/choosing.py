@@ -17,6 +17,8 @@ __all__ = ["BATCHES", "choose"]
 BATCHES: dict[int, int] = {4: 512, 16: 512}
 """The batch sizes that are tuned for, and the number of held-out faces to do it with."""
 
+_FURTHER = [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-1.0, 0.75, 2.0)]
+
 
 def choose(
     model: Conditioned,
@@ -28,6 +30,7 @@ def choose(
     *,
     severity: int = 3,
     sizes: Mapping[int, int] | None = None,
+    tried: Sequence[Candidate] | None = None,
     progress: bool = True,
 ) -> dict[int, Tuning]:
     """What `tune` chooses for batches of a few and of more faces.
@@ -43,6 +46,7 @@ def choose(
         seed: of the draw and of the corruptions.
         severity: of the corruptions.
         sizes: batch sizes, and how many faces to use for each; `BATCHES` by default.
+        tried: what to choose from; by default `candidates`, and further answer steps.
         progress: whether to show how far it is.
     """
     chosen: dict[int, Tuning] = {}
@@ -54,10 +58,7 @@ def choose(
             y,
             shifts=shifts,
             tail=[_by_side(tail, size, len(y)) for tail in tails],
-            candidates=[
-                *candidates(model, size),
-                *(Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-1.0, 0.75, 2.0)),
-            ],
+            candidates=tried or [*candidates(model, size), *_FURTHER],
             batch_size=size,
             progress=progress,
         )
