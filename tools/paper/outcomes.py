@@ -72,6 +72,8 @@ class Outcome:
         unit: of the error.
         trust: lines of `it3_core.judging.judge`, each with its seed.
         about: data, network, sizes and seconds.
+        mild: records of the same shifts at their mildest, where `records` has the strongest alone.
+        memory: of methods, as multiples of a forward pass that keeps what a gradient needs.
     """
 
     task: str
@@ -81,6 +83,8 @@ class Outcome:
     unit: str
     trust: Sequence[Mapping[str, Any]] = field(default=())
     about: Mapping[str, Any] = field(default_factory=dict)
+    mild: Sequence[Record] = field(default=())
+    memory: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Keep it in an experiment's folder, for the pages of later runs."""

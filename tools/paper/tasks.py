@@ -5,7 +5,7 @@ A task gets a `Place` and gives an `Outcome`, or raises `NotHereError` with what
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +103,6 @@ def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str, seeds: 
     tested = {name: (part.x, part.y) for name, part in levels.drawn(most).test.items()}
     known = list(batches(levels.train.x, 64))
     trust = judged([run, *others], known, tested, WITHIN, layer="model.head.3")
-    heard = [line["sensitivity"] for line in found.numbers]
     return Outcome(
         task.name,
         [record for record in found.records if record["level"] != BEYOND],
@@ -115,7 +114,7 @@ def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str, seeds: 
             "data": data,
             "network": f"{preset} preset",
             "training seeds": seeds,
-            "|dF/dy|": ", ".join(f"{value:.2f}" for value in heard),
+            "|dF/dy|": _heard([run, *others]),
         },
     )
 
@@ -158,6 +157,7 @@ def _images(
     from it3_vision.classify.choosing import BATCHES
     from it3_vision.classify.evaluate import CLEAN, Shifts, evaluate_run
     from it3_vision.classify.runs import Training, train
+    from it3_vision.comparing import WITH_GRAPH
     from it3_vision.networks import NetworkSettings
 
     drawn = data == "drawn characters"
@@ -173,8 +173,11 @@ def _images(
     if drawn:
         training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "rotation": False, "flip": False}
     records: list[Record] = []
+    mild: list[Record] = []
+    memories: list[dict[str, float]] = []
     runs = []
     shifts = Shifts(test_set.sample(min(most, len(test_set)), 0))
+    roles = Roles(it3="IT³, batch statistics", statistics="batch statistics")
     for seed in range(seeds):
         settings = Training(NetworkSettings(network, preset, size=size), seed=seed, **training)
         run = train(
@@ -194,6 +197,17 @@ def _images(
             progress=place.progress,
         )
         records += found.records
+        memories.append(found.numbers["memory"])
+        if network != "dla":  # of these the paper has all severities
+            found = evaluate_run(
+                run,
+                replace(shifts, severities=(1,)),
+                out=run.folder / "mild",
+                batch_sizes=sizes[-1:],
+                only=[roles.it3],
+                progress=place.progress,
+            )
+            mild += found.records
         runs.append(run)
     some = train_set.sample(min(_KNOWN, len(train_set)), 0)
     known = list(batches(runs[0].tensor(some.batch(slice(None), runs[0].prepare.size)), 64))
@@ -208,12 +222,33 @@ def _images(
     return Outcome(
         task,
         records,
-        Roles(it3="IT³, batch statistics", statistics="batch statistics"),
+        roles,
         same=True,
         unit="error in per cent",
         trust=trust,
-        about={"data": data, "network": f"{network} {preset}", "training seeds": seeds},
+        mild=mild,
+        memory=_relative(memories, to=WITH_GRAPH),
+        about={
+            "data": data,
+            "network": f"{network} {preset}",
+            "training seeds": seeds,
+            "|dF/dy|": _heard(runs),
+        },
     )
+
+
+def _heard(runs: Sequence[Any]) -> str:
+    """How much each network listens to its signal: 0 is deaf, 1 a copy."""
+    return ", ".join(f"{run.settings['sensitivity']:.2f}" for run in runs)
+
+
+def _relative(memories: Sequence[Mapping[str, float]], to: str) -> dict[str, float]:
+    """What each method takes as a multiple of one of them, the mean over networks."""
+    common = set.intersection(*(set(one) for one in memories))
+    return {
+        name: sum(one[name] / one[to] for one in memories) / len(memories)
+        for name in sorted(common - {to})
+    }
 
 
 def _long(place: Place, small: int, full: int) -> dict[str, Any]:
@@ -270,7 +305,12 @@ def age(place: Place) -> Outcome:
         same=False,
         unit="MAE in years",
         trust=trust,
-        about={"data": data, "network": f"{preset} preset", "training seeds": seeds},
+        about={
+            "data": data,
+            "network": f"{preset} preset",
+            "training seeds": seeds,
+            "|dF/dy|": _heard(runs),
+        },
     )
 
 
@@ -345,6 +385,7 @@ def roads(place: Place) -> Outcome:
             "data": data,
             "network": f"{settings.network.preset} preset",
             "training seeds": seeds,
+            "|dF/dy|": _heard(runs),
         },
     )
 

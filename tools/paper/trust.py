@@ -15,7 +15,7 @@ from it3_core.judging import IDEMPOTENCE, judge
 from it3_core.rivals import Dropout, Ensemble, Entropy, Mahalanobis, Score
 from it3_core.tables import BEYOND
 
-__all__ = ["advantage", "judged", "trust_table"]
+__all__ = ["advantage", "judged", "over_seeds", "trust_table"]
 
 Line = Mapping[str, Any]
 
@@ -30,13 +30,15 @@ def trust_table(lines: Iterable[Line]) -> list[list[str]]:
     """
     kept = list(lines)
     header = ["score", "AUROC, shifted against known", "against the idempotence error",
-              "Spearman with the error: known", "shifted", "seeds"]  # fmt: skip
+              "Spearman with the error: known", "shifted",
+              "Pearson with the error, batches of shifted ones", "seeds"]  # fmt: skip
     usual = next((line["level"] for line in kept), "")  # judge tells of it first
     table = [header]
     for name in dict.fromkeys(line["score"] for line in kept):
         apart = _by_seed(kept, name, BEYOND, "auroc")
         cells = [_mean(apart), "" if name == IDEMPOTENCE else _told(advantage(kept, name))]
         cells += [_mean(_by_seed(kept, name, level, "spearman")) for level in (usual, BEYOND)]
+        cells.append(_mean(_by_seed(kept, name, BEYOND, "pearson")))
         table.append([name, *cells, str(len(apart))])
     return table
 
@@ -45,11 +47,19 @@ def advantage(lines: Iterable[Line], score: str, other: str = IDEMPOTENCE) -> Co
     """The AUROC of one score less another's, seed by seed; None where no seed has both."""
     kept = list(lines)
     mine, theirs = (_by_seed(kept, name, BEYOND, "auroc") for name in (score, other))
-    gaps = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
-    if not gaps:
+    return _contrast([mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())])
+
+
+def over_seeds(lines: Iterable[Line], key: str, less: float = 0.0) -> Contrast | None:
+    """What the idempotence error is worth by `key` on all shifted levels, less so much."""
+    return _contrast([value - less for value in _by_seed(lines, IDEMPOTENCE, BEYOND, key).values()])
+
+
+def _contrast(values: Sequence[float]) -> Contrast | None:
+    if not values:
         return None
-    low, high = bootstrap_interval([torch.tensor([gap]) for gap in gaps]) or (None, None)
-    return Contrast(sum(gaps) / len(gaps), low, high, None, len(gaps))
+    low, high = bootstrap_interval([torch.tensor([value]) for value in values]) or (None, None)
+    return Contrast(sum(values) / len(values), low, high, None, len(values))
 
 
 def judged(
@@ -96,7 +106,7 @@ def judged(
 
 def _by_seed(lines: Iterable[Line], score: str, level: str, key: str) -> dict[int, float]:
     wanted = [line for line in lines if line["score"] == score and line["level"] == level]
-    return {line["seed"]: line[key] for line in wanted if line[key] is not None}
+    return {line["seed"]: line[key] for line in wanted if line.get(key) is not None}
 
 
 def _mean(values: Mapping[int, float]) -> str:

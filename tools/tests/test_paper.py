@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -67,10 +68,10 @@ def verdicts(found: list[Finding], word: str) -> list[str]:
     return [one.verdict for one in found if word in one.claim]
 
 
-def scored(score: str, aurocs: list[float]) -> list[dict[str, Any]]:
+def scored(score: str, aurocs: list[float], pearson: float | None = None) -> list[dict[str, Any]]:
     lines = []
     for seed, value in enumerate(aurocs):
-        cell = {"seed": seed, "score": score, "n": 9}
+        cell = {"seed": seed, "score": score, "n": 9, "pearson": pearson}
         lines.append({**cell, "level": "clean", "spearman": 0.25, "auroc": None})
         lines.append({**cell, "level": BEYOND, "spearman": 0.5, "auroc": value})
     return lines
@@ -138,7 +139,7 @@ class TestGolden:
         assert gap.sign == -1
         assert advantage(lines, "entropy") is None
         table = trust_table(lines)
-        assert table[1] == [IDEMPOTENCE, "0.80", "", "0.25", "0.50", "3"]
+        assert table[1] == [IDEMPOTENCE, "0.80", "", "0.25", "0.50", "", "3"]
         assert table[2][:3] == ["dropout", "0.70", "-0.10 (-0.10 to -0.10)"]
 
     def test_an_ensemble_is_of_each_network_and_four_more(self) -> None:
@@ -161,6 +162,47 @@ class TestGolden:
                                 ([0.2, 0.15, 0.1], "the opposite")):  # fmt: skip
             found = findings(outcome(trust=scored(IDEMPOTENCE, aurocs)))
             assert verdicts(found, "larger under shift") == [verdict]
+
+    def test_every_rival_of_the_paper_has_a_line(self) -> None:
+        level = {"clean": 0.0, "5 %": -1.0, "20 %": -1.0}
+        worse = {"clean": 0.0, "5 %": 0.0, "20 %": 0.0}
+        made = outcome(cells("IT³", level, 4), cells("Tent", worse, 4), cells("MEMO", worse))
+        found = {one.claim: one for one in findings(replace(made, task="imagenet"))}
+        assert found["IT³ beats Tent"].verdict == "reproduced"
+        assert found["IT³ beats MEMO"].verdict == "reproduced"  # it has no batches
+        assert "IT³ beats ETA" not in found  # not run, and nothing that takes long
+        ttt = next(one for one in findings(replace(made, task="cifar")) if "TTT" in one.claim)
+        assert (ttt.verdict, ttt.why) == ("not measured", "--preset full has it")
+
+    def test_from_mild_to_strong_is_a_slope_too(self) -> None:
+        strong = outcome(cells("IT³", {"clean": 0.0, "5 %": -1.0, "20 %": -1.0}, 4))
+        for gain, verdict in ((0.0, "reproduced"), (-2.0, "the opposite")):
+            # The source's errors are five less where the shift is mild, IT³'s by that and the gain.
+            mild = [{**r, "errors": [e - 5 for e in r["errors"]]}
+                    for r in cells("source", {"fog 1": 0.0}) + cells("IT³", {"fog 1": gain}, 4)]  # fmt: skip
+            found = findings(replace(strong, task="imagenet", mild=mild))
+            assert verdicts(found, "more slowly") == [verdict]
+
+    def test_costs_and_memory_are_held_against_the_papers(self) -> None:
+        level = {"clean": 0.0, "5 %": 0.0, "20 %": 0.0}
+        for cost, verdict in ((4.3, "reproduced"), (4.5, "not reproduced")):
+            steps = [{**r, "cost": cost, "cpu_seconds": cost} for r in cells("IT³", level, 4)]
+            made = outcome(steps, cells("ActMAD", level, 4))
+            told = next(one for one in findings(replace(made, task="wings")) if "takes" in one.claim)
+            assert (told.verdict, told.measured, told.why) == (verdict, str(cost), "ActMAD: 1.0")
+        for memory, verdict in ((1.2, "reproduced"), (2.0, "not reproduced")):
+            made = replace(outcome(), task="imagenet", memory={"IT³": memory, "ActMAD": 1.5})
+            told = next(one for one in findings(made) if "memory" in one.claim)
+            assert (told.verdict, told.measured, told.why) == (verdict, f"{memory:.2f}", "ActMAD: 1.50")
+
+    def test_a_batchs_error_is_held_against_the_papers_correlation(self) -> None:
+        for pearson, verdict in ((0.6, "reproduced"), (-0.6, "the opposite")):
+            lines = scored(IDEMPOTENCE, [0.6, 0.7, 0.8], pearson)
+            found = findings(replace(outcome(trust=lines), task="imagenet"))
+            told = next(one for one in found if "Pearson" in one.claim)
+            assert (told.verdict, told.why) == (verdict, "the paper: 0.94")
+            assert told.measured.startswith(f"{pearson:.2f}")
+        assert not verdicts(findings(outcome(trust=lines)), "Pearson")  # of ImageNet alone
 
 
 def test_the_page_holds_every_claim_and_escapes_names(tmp_path: Path) -> None:

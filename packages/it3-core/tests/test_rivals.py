@@ -165,6 +165,13 @@ class TestInvariants:
         both = torch.cat([levels["near"], levels["far"]]).norm(dim=1)
         assert table[BEYOND, "size"]["auroc"] == auroc(both, levels["known"].norm(dim=1))
         assert table[BEYOND, "size"]["n"] == 40
+        # Two whole batches of seven a level: too few of each, enough of both.
+        assert found["pearson"] is None
+        parts = [levels[name][start : start + 7] for name in ("near", "far") for start in (0, 7)]
+        sizes = [float(x.norm(dim=1).mean()) for x in parts]
+        off = [float(adapter.error(Source(model, adapter)(x).prediction, x.sum(1)).mean())
+               for x in parts]  # fmt: skip
+        assert table[BEYOND, "size"]["pearson"] == pytest.approx(correlation(sizes, off))
 
 
 class TestRobustness:

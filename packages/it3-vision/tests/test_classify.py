@@ -30,6 +30,7 @@ from it3_vision.classify.evaluate import Evaluation, Shifts, evaluate_run, load_
 from it3_vision.classify.lineup import lineup
 from it3_vision.classify.predict import Prediction, predict
 from it3_vision.classify.report import write_report
+from it3_vision.comparing import WITH_GRAPH
 from it3_vision.corruptions import corrupt_all
 from it3_vision.corruptions.writing import corrupt_set
 from it3_vision.data import ImageSet, Preparation, open_images
@@ -496,7 +497,7 @@ class TestEvaluation:
     def test_memory_and_trust(self, found: Evaluation) -> None:
         memory, trust = found.numbers["memory"], found.numbers["trust"]
         assert memory["source"] == 1.0
-        assert memory["forward pass with its graph"] > 1.0
+        assert memory[WITH_GRAPH] > 1.0
         assert all(memory[name] >= 1.0 for name in ("Tent", "IT³, batch statistics", "ActMAD"))
         assert 0 <= trust["flagged_clean"] <= 1
         assert trust["error"]["pearson"] is None  # 24 images make no batch of 64

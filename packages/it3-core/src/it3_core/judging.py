@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from torch import Tensor, cat, nn
+from torch import Tensor, cat, nn, tensor
 
 from it3_core.adapters import Adapter
 from it3_core.batching import batches
@@ -39,11 +39,13 @@ def judge(
         rivals: other scores by name.
         levels: `(x, y)` by name, or functions that load them.
         within: the level in distribution.
-        batch_size: how many instances are scored together; it changes no score.
+        batch_size: how many instances are scored together, which changes no score, and make up a
+            batch for `pearson`.
 
     Returns:
         For each level, and for all shifted ones together (`BEYOND`), a line for each score:
-        `spearman`, its rank correlation with the mistake; and `auroc`, the chance that a shifted
+        `spearman`, its rank correlation with the mistake; `pearson`, the correlation of its mean
+        over a whole batch with the batch's mean mistake; and `auroc`, the chance that a shifted
         instance scores higher than one in distribution. None where there is no such number.
 
     Example:
@@ -63,6 +65,7 @@ def judge(
         raise IT3Error(f"there is no level {within!r} among {', '.join(map(repr, levels))}")
     source = Source(model, adapter)
     found: dict[str, dict[str, Tensor]] = {}
+    over: dict[str, dict[str, Tensor]] = {}  # means over whole batches
     for level in [within, *(name for name in levels if name != within)]:
         data = levels[level]
         x, y = data() if callable(data) else data
@@ -75,15 +78,27 @@ def judge(
             for name, values in scores.items():
                 parts.setdefault(name, []).append(values.detach().double().cpu())
         found[level] = {name: cat(values) for name, values in parts.items()}
-    beyond = [found[level] for level in found if level != within]
-    if beyond:
-        found[BEYOND] = {name: cat([one[name] for one in beyond]) for name in beyond[0]}
+        over[level] = {
+            name: tensor([float(part.mean()) for part in values if len(part) == batch_size])
+            for name, values in parts.items()
+        }
+    for kept in (found, over):
+        beyond = [kept[level] for level in kept if level != within]
+        if beyond:
+            kept[BEYOND] = {name: cat([one[name] for one in beyond]) for name in beyond[0]}
     lines = []
     for level, scores in found.items():
         wrong = scores[""]
         for name in (IDEMPOTENCE, *rivals):
-            told = correlation(scores[name], wrong, "spearman")
             apart = None if level == within else auroc(scores[name], found[within][name])
-            line = {"level": level, "score": name, "n": len(wrong)}
-            lines.append(line | {"spearman": None if math.isnan(told) else told, "auroc": apart})
+            line = {"level": level, "score": name, "n": len(wrong), "auroc": apart}
+            line["spearman"] = _told(scores[name], wrong, "spearman")
+            line["pearson"] = _told(over[level][name], over[level][""], "pearson")
+            lines.append(line)
     return lines
+
+
+def _told(score: Tensor, wrong: Tensor, kind: Literal["pearson", "spearman"]) -> float | None:
+    """Their correlation, where there is one: two batches lie on a line whatever they are."""
+    found = correlation(score, wrong, kind) if len(score) > 2 else math.nan
+    return None if math.isnan(found) else found

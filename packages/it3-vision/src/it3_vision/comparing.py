@@ -17,8 +17,11 @@ from it3_core.metrics import auroc
 from it3_vision.lineup import Lineup
 from it3_vision.runs import TrainedRun
 
-__all__ = ["Compared", "against", "cell", "checked_sizes", "compare", "memories", "separation",
-           "size_cell"]  # fmt: skip
+__all__ = ["WITH_GRAPH", "Compared", "against", "cell", "checked_sizes", "compare", "memories",
+           "separation", "size_cell"]  # fmt: skip
+
+WITH_GRAPH = "forward pass with its graph"
+"""The name that `memories` gives to a forward pass that keeps what a backward pass would need."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def memories(
     base = found["source"]
     recorded = weights + peak_memory(lambda: run.model(x, run.adapter.neutral(x)), run.device)
     ratios = {name: round(value / base, 2) for name, value in found.items()}
-    return {**ratios, "forward pass with its graph": round(recorded / base, 2)}
+    return {**ratios, WITH_GRAPH: round(recorded / base, 2)}
 
 
 def cell(row: Mapping[str, Any] | None, digits: int) -> str:

@@ -12,6 +12,7 @@ from it3_vision import reporting
 from it3_vision.classify.evaluate import Evaluation, Shifts
 from it3_vision.classify.pictures import samples
 from it3_vision.classify.runs import Run
+from it3_vision.comparing import WITH_GRAPH
 from it3_vision.reporting import drawn, find_row
 
 __all__ = ["write_report"]
@@ -176,7 +177,7 @@ def _samples(run: Run, shifts: Shifts, found: Evaluation) -> list[str]:
 
 
 def _costs(found: Evaluation) -> list[str]:
-    graph = found.numbers["memory"].get("forward pass with its graph")
+    graph = found.numbers["memory"].get(WITH_GRAPH)
     return [
         "Cost and memory are columns of the table above.",
         f"A plain forward pass that keeps what a backward pass needs takes {graph} times the "
