@@ -3,9 +3,10 @@
     python tools/experiments/age_stretch.py UTKFACE RUN [RUN...] --faces 64
 
 where it3-vision is installed; each RUN is of `it3-vision age train UTKFACE --vanilla`, with its
-networks without a tail of the ages beside it. A stretch of the first answer is chosen as the
-default is: by `tune`, on the same held-out faces and tails. Judged are the faces that were set
-apart and those of other ages. docs/experiments.md tells what came of it.
+networks without a tail of the ages beside it (where these are missing they are trained, which takes
+minutes). A stretch of the first answer is chosen as the default is: by `tune`, on the same held-out
+faces and tails. Judged are the faces that were set apart and those of other ages.
+docs/experiments.md tells what came of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -21,16 +21,15 @@ import torch
 from controls import stretches
 from torch import Tensor
 
-from it3_core import AnswerStep, Conditioned, IT3Error, Method, Source, zigzag_loss
+from it3_core import AnswerStep, Conditioned, IT3Error, Method, Source
 from it3_core.batching import batches
 from it3_core.bootstrap import bootstrap_interval
 from it3_core.candidates import Candidate
 from it3_core.tables import markdown_table
 from it3_vision.age.choosing import BATCHES, choose
 from it3_vision.age.evaluate import Levels
-from it3_vision.age.faces import read_faces, set_apart
+from it3_vision.age.faces import read_faces
 from it3_vision.age.fitting import Fitting, Training
-from it3_vision.age.network import FaceSettings
 from it3_vision.age.runs import HELD_OUT, Run, load_run
 from it3_vision.data import ImageSet
 from it3_vision.training import in_memory, parts
@@ -68,20 +67,15 @@ def main() -> int:
 
 def chosen(run: Run, faces: ImageSet) -> Candidate:
     """The stretch that `tune` takes, gated or not, or none."""
-    told = dict(run.settings["training"])
-    training = Training(**told | {"network": FaceSettings.from_description(told["network"])})
-    here = training.interval.inside(faces.labels) & ~set_apart(faces.names, training.tested)
-    images, _ = in_memory(faces.take(here), training.network.pixels, False)
+    training = Training.from_description(run.settings["training"])
+    images, _ = in_memory(training.seen(faces), training.network.pixels, True)
     held_out, rest = parts(images, training.seed, HELD_OUT)
-    how = {"device": torch.device("cpu"), "workers": 0, "progress": False}
-    fitting = Fitting(training, run.prepare, run.adapter, how)
-    loss = partial(zigzag_loss, second=training.second, weight=training.weight, together=True)
-    tails = fitting.tails(rest, loss, run.folder)
+    how = {"device": torch.device("cpu"), "workers": 0}
+    tails = Fitting(training, run.prepare, run.adapter, how).tails(rest, run.folder)
     tunings = choose(
         *(cast(Conditioned, run.model), run.adapter, run.prepare, held_out, tails, training.seed),
         sizes={SIZE: BATCHES[SIZE]},
         tried=stretches(*FACTORS),
-        progress=False,
     )
     return tunings[SIZE].chosen
 

@@ -23,7 +23,7 @@ import torch
 from it3_core import AnswerStep, IT3Error, Regression, split_tail, zigzag_loss
 from it3_core.batching import batches
 from it3_core.tables import markdown_table
-from it3_vision.age.faces import read_faces, set_apart
+from it3_vision.age.faces import read_faces
 from it3_vision.age.fitting import TAIL, Fitting, Training
 from it3_vision.age.network import FaceSettings
 from it3_vision.data import ImageSet
@@ -49,8 +49,7 @@ def main() -> int:
     try:
         training = Training(FaceSettings("tiny"), epochs=asked.epochs)
         faces = read_faces(asked.data).images
-        chosen = training.interval.inside(faces.labels) & ~set_apart(faces.names, training.tested)
-        images, _ = in_memory(faces.take(chosen), training.network.pixels, True)
+        images, _ = in_memory(training.seen(faces), training.network.pixels, True)
         lines = [
             line
             for seed in range(asked.seeds)

@@ -261,7 +261,7 @@ def age(place: Place) -> Outcome:
     """UTKFace, trained on ages 20 to 60; drawn faces where it is not there."""
     from it3_vision.age.drawing import draw_faces
     from it3_vision.age.evaluate import Levels, evaluate_run
-    from it3_vision.age.faces import read_faces, set_apart
+    from it3_vision.age.faces import read_faces
     from it3_vision.age.network import FaceSettings
     from it3_vision.age.runs import Training, train
 
@@ -275,12 +275,13 @@ def age(place: Place) -> Outcome:
     records: list[Record] = []
     runs = []
     seeds = place.of(1, 5, 5)
+    fewer: dict[str, Any] = {"epochs": 5} if drawn else _long(place, 10, 60)
+    training = Training(network, **fewer)
     for seed in range(seeds):
-        fewer: dict[str, Any] = {"epochs": 5} if drawn else _long(place, 10, 60)
         run = train(
             faces,
             place.folder / f"run-{seed}",
-            Training(network, seed=seed, **fewer),
+            replace(training, seed=seed),
             about={"data": data},
             vanilla=True,
             tuned={4: 48, 16: 96} if drawn else None,
@@ -291,9 +292,8 @@ def age(place: Place) -> Outcome:
         found = evaluate_run(run, levels, batch_sizes=sizes, progress=place.progress)
         records += found.records
         runs.append(run)
-    first = runs[0]
-    inside = first.interval.inside(faces.labels) & ~set_apart(faces.names, first.tested)
-    some = faces.take(inside).sample(min(_KNOWN, int(inside.sum())), 0).load(first.prepare.size)[0]
+    first, seen = runs[0], training.seen(faces)
+    some = seen.sample(min(_KNOWN, len(seen)), 0).load(first.prepare.size)[0]
     known = list(batches(first.tensor(some.batch(slice(None), first.prepare.size)), 64))
     tested = Levels.of(first, faces, most=place.of(32, 64, 300))
     parts = {name: partial(tested.load, first, name) for name in tested.parts}

@@ -178,8 +178,8 @@ class TestGolden:
         strong = outcome(cells("IT³", {"clean": 0.0, "5 %": -1.0, "20 %": -1.0}, 4))
         for gain, verdict in ((0.0, "reproduced"), (-2.0, "the opposite")):
             # The source's errors are five less where the shift is mild, IT³'s by that and the gain.
-            mild = [{**r, "errors": [e - 5 for e in r["errors"]]}
-                    for r in cells("source", {"fog 1": 0.0}) + cells("IT³", {"fog 1": gain}, 4)]  # fmt: skip
+            both = cells("source", {"fog 1": 0.0}) + cells("IT³", {"fog 1": gain}, 4)
+            mild = [{**r, "errors": [e - 5 for e in r["errors"]]} for r in both]
             found = findings(replace(strong, task="imagenet", mild=mild))
             assert verdicts(found, "more slowly") == [verdict]
 
@@ -188,12 +188,14 @@ class TestGolden:
         for cost, verdict in ((4.3, "reproduced"), (4.5, "not reproduced")):
             steps = [{**r, "cost": cost, "cpu_seconds": cost} for r in cells("IT³", level, 4)]
             made = outcome(steps, cells("ActMAD", level, 4))
-            told = next(one for one in findings(replace(made, task="wings")) if "takes" in one.claim)
+            found = findings(replace(made, task="wings"))
+            told = next(one for one in found if "takes" in one.claim)
             assert (told.verdict, told.measured, told.why) == (verdict, str(cost), "ActMAD: 1.0")
         for memory, verdict in ((1.2, "reproduced"), (2.0, "not reproduced")):
             made = replace(outcome(), task="imagenet", memory={"IT³": memory, "ActMAD": 1.5})
             told = next(one for one in findings(made) if "memory" in one.claim)
-            assert (told.verdict, told.measured, told.why) == (verdict, f"{memory:.2f}", "ActMAD: 1.50")
+            assert (told.verdict, told.measured) == (verdict, f"{memory:.2f}")
+            assert told.why == "ActMAD: 1.50"
 
     def test_a_batchs_error_is_held_against_the_papers_correlation(self) -> None:
         for pearson, verdict in ((0.6, "reproduced"), (-0.6, "the opposite")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from it3_core import Conditioned, History, IT3Error, Regression, split_tail
+from it3_core import Conditioned, History, IT3Error, Regression, split_tail, zigzag_loss
 from it3_core.losses import SecondSignal, check_weight
 from it3_core.tuning import Tail, tail_files
-from it3_vision.age.faces import Interval
+from it3_vision.age.faces import Interval, set_apart
 from it3_vision.age.network import FaceSettings, build
 from it3_vision.augmentation import Feed, face_augmentation
 from it3_vision.data import ImageSet, Preparation
@@ -80,9 +80,30 @@ class Training:
         """The ages that are trained on."""
         return Interval(self.low, self.high)
 
+    @property
+    def loss(self) -> Callable[..., Tensor]:
+        """ZigZag's, with what the second pass is given and weighs."""
+        return partial(zigzag_loss, second=self.second, weight=self.weight, together=True)
+
+    def seen(self, faces: ImageSet) -> ImageSet:
+        """The faces that may be trained on: inside the interval, and not set apart."""
+        apart = set_apart(faces.names, self.tested)
+        return faces.take(self.interval.inside(faces.labels) & ~apart)
+
     def describe(self) -> dict[str, Any]:
         """As JSON."""
         return describe(self)
+
+    @classmethod
+    def from_description(cls, told: Mapping[str, Any]) -> Training:
+        """What `describe` told of, as a RUN's settings hold it.
+
+        Example:
+            >>> training = Training(epochs=3)
+            >>> Training.from_description(training.describe()) == training
+            True
+        """
+        return cls(**{**told, "network": FaceSettings.from_description(told["network"])})
 
 
 @dataclass(frozen=True)
@@ -120,7 +141,7 @@ class Fitting:
         )
         return model, history
 
-    def tails(self, rest: ImageSet, loss: Callable[..., Tensor], folder: Path) -> list[Tail]:
+    def tails(self, rest: ImageSet, folder: Path) -> list[Tail]:
         """Networks trained half as long without the youngest and the oldest faces, and these.
 
         They differ in their first weights, and in the order and the variation of their faces.
@@ -135,7 +156,7 @@ class Fitting:
                 epochs=max(1, self.training.epochs // 2),
                 seed=self.training.seed + 1000 * number,
             )
-            model, _ = replace(self, training=short).network(known, held_out, loss, path)
+            model, _ = replace(self, training=short).network(known, held_out, short.loss, path)
             found.append(Tail(model, x, y))
         return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,13 +20,12 @@ from it3_core import (
     Regression,
     Trust,
     sensitivity,
-    zigzag_loss,
 )
 from it3_core.batching import batches
 from it3_core.checkpoint import Checkpoint
 from it3_core.files import make_folder
 from it3_vision.age.choosing import choose
-from it3_vision.age.faces import Interval, set_apart
+from it3_vision.age.faces import Interval
 from it3_vision.age.fitting import Fitting, Training
 from it3_vision.age.network import FaceSettings, build
 from it3_vision.data import ImageSet
@@ -126,8 +124,7 @@ def train(
     there = finished(folder, known, load_run)
     if there is not None and (there.vanilla is not None or not vanilla):
         return there
-    chosen = training.interval.inside(faces.labels) & ~set_apart(faces.names, training.tested)
-    images, bad = in_memory(faces.take(chosen), training.network.pixels, progress)
+    images, bad = in_memory(training.seen(faces), training.network.pixels, progress)
     if len(images) < FEWEST:
         raise IT3Error(
             f"there are {len(images)} faces of {training.low} to {training.high} years to train "
@@ -138,11 +135,11 @@ def train(
     adapter = Regression.fit(torch.from_numpy(rest.labels))
     how = {"device": where, "workers": workers, "progress": progress}
     fitting = Fitting(training, prepare, adapter, how)
-    second, weight = training.second, training.weight
-    loss = partial(zigzag_loss, second=second, weight=weight, together=True)
     if there is None:
-        model, history = fitting.network(rest, held_out, loss, folder / "training.safetensors")
-        tails = fitting.tails(rest, loss, folder)
+        model, history = fitting.network(
+            rest, held_out, training.loss, folder / "training.safetensors"
+        )
+        tails = fitting.tails(rest, folder)
         x, y = fitting.tensors(held_out)
         usual = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
         seen, _ = fitting.tensors(rest.sample(min(2000, len(rest)), training.seed))
