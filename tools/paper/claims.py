@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -17,7 +18,14 @@ __all__ = ["PAPER", "Default", "Finding", "Verdict", "defaults", "findings"]
 Verdict = Literal[
     "reproduced", "not reproduced", "the opposite", "not measured", "kept", "not shown", "broken"
 ]
-"""Of the paper's claims the first four; of our own promises the last three."""
+"""Of the paper's claims the first four; of our own promises "not measured" and the last three."""
+
+ANSWERS: dict[Verdict, str] = {
+    "reproduced": "yes",
+    "not reproduced": "not shown",
+    "the opposite": "the opposite",
+}
+"""Whether a claim of the paper that was measured holds, in a table's words."""
 
 PAPER: dict[str, str] = {
     "tabular": "box plots on Boston Housing, batches 1, 4, 8: IT³ degrades less",
@@ -62,6 +70,11 @@ class Finding:
     measured: str
     verdict: Verdict
     why: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The claim without its figures and batch sizes: the same in every task."""
+        return re.split("[,:]", self.claim)[0]
 
 
 def findings(outcome: Outcome) -> list[Finding]:
@@ -143,7 +156,7 @@ def _cost(outcome: Outcome) -> Iterator[Finding]:
     if outcome.task not in COSTS:
         return
     told = COSTS[outcome.task]
-    claim = f"IT³ takes {told:g} forward passes at most"
+    claim = f"IT³ costs what the paper says: {told:g} forward passes at most"
     mine, actmad = (_costs(outcome, name) for name in (outcome.roles.it3, outcome.roles.actmad))
     if not mine:
         yield _paper(outcome, claim, None)
@@ -172,7 +185,7 @@ def _memory(outcome: Outcome) -> Iterator[Finding]:
         return
     verdict: Verdict = "reproduced" if mine <= _ROUNDED * MEMORY else "not reproduced"
     also = "" if actmad is None else f"ActMAD: {actmad:.2f}"
-    claim = f"IT³ takes {MEMORY:.1f} times a forward pass's memory at most"
+    claim = f"IT³ needs the memory that the paper says: {MEMORY:.1f} forward passes' at most"
     yield Finding(outcome.task, claim, f"{mine:.2f}", verdict, also)
 
 

@@ -10,7 +10,7 @@ from it3_core.files import write_text
 from it3_core.report import Page, table, text
 from it3_core.summary import summarise
 from it3_core.tables import compact, markdown_table
-from paper.claims import PAPER, Finding, defaults, findings
+from paper.claims import ANSWERS, PAPER, Finding, defaults, findings
 from paper.outcomes import Outcome
 from paper.trust import trust_table
 
@@ -35,6 +35,12 @@ _SHORT = (
 )
 
 
+_GLANCE = (
+    "Does it hold? Each claim of the paper by task, at the largest batch size that it was measured "
+    "with, and the figure; the table below has intervals and all batch sizes."
+)
+
+
 def write(
     folder: Path,
     outcomes: Sequence[Outcome],
@@ -56,6 +62,7 @@ def write(
     claims = _claims(found)
     page = Page("IT³: the paper, measured", ", ".join(f"{k} {v}" for k, v in about.items()))
     page.section("In short", text(_SHORT), table(_short(outcomes)))
+    page.section("The paper at a glance", text(_GLANCE), table(_glance(found)))
     page.section("Claim by claim", text(_HOW), table(claims))
     for one in outcomes:
         page.section(_title(one), _facts(one), *_tables(one))
@@ -67,6 +74,9 @@ def write(
         "## In short",
         _SHORT,
         markdown_table(_short(outcomes)),
+        "## The paper at a glance",
+        _GLANCE,
+        markdown_table(_glance(found)),
         "## Claim by claim",
         markdown_table(claims),
     ]
@@ -91,6 +101,18 @@ def _short(outcomes: Sequence[Outcome]) -> list[list[str]]:
             size = "" if one.size is None else str(one.size)
             lines.append([outcome.task, str(seeds), size, *told, "yes" if beats else "no"])
     return lines
+
+
+def _glance(found: Sequence[Finding]) -> list[list[str]]:
+    """A line a claim of the paper, a column a task."""
+    asked = [one for one in found if one.verdict in ANSWERS]
+    tasks = list(dict.fromkeys(one.task for one in asked))
+    cells: dict[str, dict[str, str]] = {}
+    for one in asked:  # the largest batch size comes last
+        figure = one.measured.partition(" (")[0]
+        cells.setdefault(one.kind, {})[one.task] = f"{ANSWERS[one.verdict]}, {figure}"
+    lines = [[kind, *(by.get(task, "") for task in tasks)] for kind, by in cells.items()]
+    return [["claim", *tasks], *lines]
 
 
 def _claims(found: Sequence[Finding]) -> list[list[str]]:

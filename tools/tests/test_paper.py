@@ -189,7 +189,7 @@ class TestGolden:
             steps = [{**r, "cost": cost, "cpu_seconds": cost} for r in cells("IT³", level, 4)]
             made = outcome(steps, cells("ActMAD", level, 4))
             found = findings(replace(made, task="wings"))
-            told = next(one for one in found if "takes" in one.claim)
+            told = next(one for one in found if "costs" in one.claim)
             assert (told.verdict, told.measured, told.why) == (verdict, str(cost), "ActMAD: 1.0")
         for memory, verdict in ((1.2, "reproduced"), (2.0, "not reproduced")):
             made = replace(outcome(), task="imagenet", memory={"IT³": memory, "ActMAD": 1.5})
@@ -220,6 +220,10 @@ def test_the_page_holds_every_claim_and_escapes_names(tmp_path: Path) -> None:
     assert "no such &lt;file&gt;" in html
     assert "<made up>" not in html
     assert IDEMPOTENCE in html
+    glance = text.split("## The paper at a glance")[1].split("## Claim by claim")[0]
+    assert "| claim | tabular |" in glance
+    assert "| IT³ lowers the error under shift | yes, -10." in glance
+    assert "default" not in glance  # that is no claim of the paper's
 
 
 def test_an_outcome_is_kept_for_later_pages(tmp_path: Path) -> None:
