@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from it3_core.files import write_text
-from it3_core.report import Page, table, text
+from it3_core.files import write_figure, write_text
+from it3_core.report import Page, picture, table, text
 from it3_core.summary import summarise
-from it3_core.tables import compact, markdown_table
+from it3_core.tables import compact, label, markdown_table
 from paper.claims import ANSWERS, PAPER, Finding, defaults, findings
 from paper.outcomes import Outcome
+from paper.picture import Line, forest
 from paper.trust import trust_table
 
 __all__ = ["write"]
@@ -35,6 +36,11 @@ _SHORT = (
 )
 
 
+PICTURE = "default.png"
+"""The file beside `results.md` that it shows."""
+
+_ALT = "The default against source, vanilla net and batch statistics, task by task"
+
 _GLANCE = (
     "Does it hold? Each claim of the paper by task, at the largest batch size that it was measured "
     "with, and the figure; the table below has intervals and all batch sizes."
@@ -47,7 +53,7 @@ def write(
     missing: Mapping[str, str],
     about: Mapping[str, Any],
 ) -> tuple[Path, Path]:
-    """Write `report.html` and `results.md`, and return where they are.
+    """Write `report.html` and `results.md` with its picture, and return where the two are.
 
     Args:
         folder: to write into.
@@ -61,7 +67,11 @@ def write(
     ]
     claims = _claims(found)
     page = Page("IT³: the paper, measured", ", ".join(f"{k} {v}" for k, v in about.items()))
-    page.section("In short", text(_SHORT), table(_short(outcomes)))
+    changes, shown, linked = _changes(outcomes), [], []
+    if changes:
+        write_figure(folder / PICTURE, forest(changes))
+        shown, linked = [picture(forest(changes), _ALT)], [f"![{_ALT}]({PICTURE})"]
+    page.section("In short", text(_SHORT), *shown, table(_short(outcomes)))
     page.section("The paper at a glance", text(_GLANCE), table(_glance(found)))
     page.section("Claim by claim", text(_HOW), table(claims))
     for one in outcomes:
@@ -73,6 +83,7 @@ def write(
         _HOW,
         "## In short",
         _SHORT,
+        *linked,
         markdown_table(_short(outcomes)),
         "## The paper at a glance",
         _GLANCE,
@@ -100,6 +111,23 @@ def _short(outcomes: Sequence[Outcome]) -> list[list[str]]:
             told = ["" if change is None else str(change) for change in changes]
             size = "" if one.size is None else str(one.size)
             lines.append([outcome.task, str(seeds), size, *told, "yes" if beats else "no"])
+    return lines
+
+
+def _changes(outcomes: Sequence[Outcome]) -> list[Line]:
+    """What the table in short has, to be drawn."""
+    lines: list[Line] = []
+    for outcome in outcomes:
+        for one in defaults(outcome):
+            named = {
+                "under shift, against source": one.shifted,
+                "against the vanilla net": one.vanilla,
+                "against batch statistics": one.statistics,
+                "on known data, against source": one.known,
+            }
+            told = {name: None if change is None else change.percent
+                    for name, change in named.items()}  # fmt: skip
+            lines.append((label(outcome.task, one.size), told))
     return lines
 
 

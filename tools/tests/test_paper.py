@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from it3_core import Conditioned, Regression, widen
+from it3_core.contrast import Contrast
 from it3_core.evaluation import Record
 from it3_core.judging import IDEMPOTENCE
 from it3_core.tables import BEYOND
@@ -25,7 +26,8 @@ from paper.__main__ import LONGEST, main
 from paper.alone import NamedLines
 from paper.claims import Finding, defaults, findings
 from paper.outcomes import Outcome, Place, Roles
-from paper.page import write
+from paper.page import PICTURE, write
+from paper.picture import forest
 from paper.tasks import TASKS, tabular
 from paper.trust import advantage, judged, trust_table
 
@@ -224,6 +226,26 @@ def test_the_page_holds_every_claim_and_escapes_names(tmp_path: Path) -> None:
     assert "| claim | tabular |" in glance
     assert "| IT³ lowers the error under shift | yes, -10." in glance
     assert "default" not in glance  # that is no claim of the paper's
+    assert not (tmp_path / PICTURE).exists()  # no default was measured
+
+
+def test_the_default_is_drawn_beside_the_table(tmp_path: Path) -> None:
+    level = {"clean": 0.0, "5 %": -1.0, "20 %": -1.0}
+    vanilla = cells("vanilla net", {"clean": 0.0, "5 %": 0.0, "20 %": 0.0})
+    page, results = write(tmp_path, [outcome(cells("auto", level, 4), vanilla)], {}, {})
+    assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert f"]({PICTURE})" in results.read_text(encoding="utf-8")
+    assert "data:image/png" in page.read_text(encoding="utf-8")
+
+
+def test_a_picture_has_a_row_a_line_and_a_mark_a_change() -> None:
+    better, unsure = Contrast(-15.0, -19.0, -10.0, None, 5), Contrast(2.0, None, None, None, 1)
+    figure = forest([("cifar, 4", {"source": better, "vanilla": unsure}),
+                     ("cars, 1", {"source": unsure, "vanilla": None})])  # fmt: skip
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["cifar, 4", "cars, 1"]
+    marks = [len(one.lines[0].get_xdata()) for one in axes.containers]
+    assert marks == [2, 1]
 
 
 def test_an_outcome_is_kept_for_later_pages(tmp_path: Path) -> None:

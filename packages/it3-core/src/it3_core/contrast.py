@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,15 +45,26 @@ class Contrast:
             return 0
         return -1 if self.high < 0 else 1 if self.low > 0 else 0
 
-    def __str__(self) -> str:
+    @property
+    def percent(self) -> Contrast:
+        """The same in per cent of the second's error; where that is not known, as it is.
+
+        Example:
+            >>> Contrast(-0.5, -0.75, -0.25, -0.125, 5).percent.low
+            -18.75
+        """
         if self.relative is None or not self.value:
-            scale, unit = 1.0, ""
-        else:
-            scale, unit = 100 * self.relative / self.value, " %"
-        shown = f"{scale * self.value:+.1f}{unit}"
-        if self.low is None or self.high is None:
+            return self
+        scale = 100 * self.relative / self.value
+        low, high = (None if end is None else scale * end for end in (self.low, self.high))
+        return replace(self, value=scale * self.value, low=low, high=high)
+
+    def __str__(self) -> str:
+        told = self.percent
+        shown = f"{told.value:+.1f}{'' if told is self else ' %'}"
+        if told.low is None or told.high is None:
             return shown
-        return f"{shown} ({scale * self.low:+.1f} to {scale * self.high:+.1f})"
+        return f"{shown} ({told.low:+.1f} to {told.high:+.1f})"
 
 
 def contrast(records: Iterable[Record], first: Series, second: Series) -> Contrast | None:
