@@ -71,7 +71,7 @@ def wings(place: Place) -> Outcome:
     generate(place.folder / "data", n, seed=0, progress=place.progress)
     dataset = WingDataset(place.folder / "data")
     data = f"{n} profiles, {dataset.solver}"
-    return _shapes(place, WINGS, dataset, data, "MAE of L/D", place.of(2, 40, 40))
+    return _shapes(place, WINGS, dataset, data, "MAE of L/D", place.of(2, 10, 40))
 
 
 def cars(place: Place) -> Outcome:
@@ -164,7 +164,7 @@ def _images(
     # Small: many short trainings tell more about a method than one long one.
     seeds = place.of(1, 5, 5)
     most = place.of(64, 256, 2000)
-    sizes = place.of((64,), (1, 4, 16, 64) if network == "dla" else (1, 4, 64), (1, 4, 16, 64))
+    sizes = place.of((64,), (4, 16, 64) if network == "dla" else (4, 64), (1, 4, 16, 64))
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
     training: dict[str, Any] = _long(place, 5, 100)
     training |= {"rotation": place.preset == "full"}
