@@ -244,7 +244,7 @@ def test_a_picture_has_a_row_a_line_and_a_mark_a_change() -> None:
                      ("cars, 1", {"source": unsure, "vanilla": None})])  # fmt: skip
     (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["cifar, 4", "cars, 1"]
-    marks = [len(one.lines[0].get_xdata()) for one in axes.containers]
+    marks = [len(one[0].get_xdata()) for one in axes.containers]
     assert marks == [2, 1]
 
 
