@@ -5,6 +5,7 @@ when something that decides its content has changed: see `install`.
 """
 
 import hashlib
+import os
 import re
 import shutil
 import zipfile
@@ -16,17 +17,14 @@ import nox
 ROOT = Path(__file__).parent
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 PACKAGES = ("core", "tabular", "vision", "aero")
-TESTED_WITH = {
-    "core": ["core[plots]"],
-    "tabular": ["core[plots]", "tabular[parquet,plots]"],
-    "vision": ["core[plots]", "vision[geo]"],
-    "aero": ["core[plots]", "aero[dask]"],
+# With its optional parts: tests cover them.
+WHOLE = {
+    "core": "core[experiment]",
+    "tabular": "tabular[cli]",
+    "vision": "vision[geo]",
+    "aero": "aero[dask]",
 }
-# What a package's tests need besides.
-TEST_TOOLS = {
-    "tabular": ["pandas"],  # scikit-learn's checks of estimators, and ours, hand them data frames
-    "vision": ["torch-ttt==0.0.2", "einops"],  # a peer to agree with; it imports einops undeclared
-}
+TESTED_WITH = {name: list(dict.fromkeys([WHOLE["core"], WHOLE[name]])) for name in PACKAGES}
 
 # Isolated builds take their hatchling from the constraints too: pip reads the second name there,
 # `python -m build` and older pips the first. A URI, because pip splits these values at spaces.
@@ -82,15 +80,14 @@ def install(session: nox.Session, *requirements: str, packages: Sequence[str] = 
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """Run a package's tests and docstring examples, with only its own dependencies there."""
-    tools = ["pytest", "pytest-xdist", "hypothesis", *TEST_TOOLS.get(package, [])]
-    install(session, *tools, packages=TESTED_WITH[package])
+    install(session, "pytest", "pytest-xdist", "hypothesis", packages=TESTED_WITH[package])
     named = any(argument.startswith(("packages/", "tools/")) for argument in session.posargs)
     paths = [] if named else [str(folder(package) / "tests"), str(folder(package) / "src")]
     if package == "tabular" and not named:  # the tools need no more than what is there
         paths.append("tools/tests")
     # A file to a process: what a file's tests share is made once. A few chosen tests need no more
     # than one, which starts sooner.
-    spread = [] if session.posargs else ["-n", "auto", "--dist", "loadfile"]
+    spread = [] if session.posargs else ["-n", "auto", "--dist", "loadfile", "--durations=30"]
     # Networks are small here: two processes of one thread beat one of two.
     session.run(
         *("pytest", "--config-file=pyproject.toml", *spread, *paths, *session.posargs),
@@ -99,17 +96,56 @@ def tests(session: nox.Session, package: str) -> None:
 
 
 @nox.session
+def zoo(session: nox.Session) -> None:
+    """Agree with a peer, torch-ttt, on networks that both can adapt."""
+    # einops: torch-ttt imports it undeclared.
+    install(session, "pytest", "torch-ttt==0.0.2", "einops", packages=TESTED_WITH["vision"])
+    session.run("pytest", "--config-file=pyproject.toml", "packages/it3-vision/zoo")
+
+
+# Each demo at its smallest setting, with the machine's own number of threads, as a user runs it.
+DEMOS = (
+    "it3-core demo",
+    "it3-tabular demo",
+    "it3-vision classify demo --n 400 --tested 32 --epochs 1",
+    "it3-vision age demo --n 600 --epochs 1",
+    "it3-vision roads demo --epochs 1",
+    "it3-aero wings demo --n 100 --epochs 2",
+    "it3-aero cars demo --epochs 2",
+)
+
+
+@nox.session
+def demos(session: nox.Session) -> None:
+    """Every package's demo at its smallest setting; with `-- full` at its defaults."""
+    install(session, packages=list(WHOLE.values()))
+    full = session.posargs == ["full"]
+    place = Path(session.create_tmp()).resolve()
+    shutil.rmtree(place)
+    place.mkdir()
+    session.chdir(place)
+    for number, line in enumerate(DEMOS):
+        command, *words = line.split()
+        verbs = words[: words.index("demo") + 1]
+        out = [] if command == "it3-tabular" else ["--out", str(place / str(number))]
+        quiet = [] if command == "it3-tabular" else ["--quiet"]
+        session.run(command, *(verbs if full else words), *out, *quiet)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and formatting with ruff."""
-    install(session, "ruff")
+    """Check style and formatting with ruff, and the architecture with import-linter."""
+    install(session, "ruff", "import-linter")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
+    sources = os.pathsep.join(str(folder(package).resolve() / "src") for package in PACKAGES)
+    session.run("lint-imports", env={"PYTHONPATH": sources})
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of all four packages and of the tools with mypy --strict."""
-    install(session, "mypy", "nox", packages=["core[plots]", *PACKAGES[1:]])
+    install(session, "mypy", "nox", "pandas-stubs", packages=list(WHOLE.values()))
     sources = [str(source(package)) for package in PACKAGES]
     session.run("mypy", "--strict", *sources, "tools", "noxfile.py")
 
@@ -130,7 +166,8 @@ def build(session: nox.Session) -> None:
     wheels = {package: next(dist.glob(f"it3_{package}-*.whl")) for package in PACKAGES}
     for package, wheel in wheels.items():
         check_content(session, package, wheel)
-        try_wheel(session, package, sorted({wheels["core"], wheel}))
+        extra = "[cli]" if package == "tabular" else ""  # what brings its command
+        try_wheel(session, package, [str(wheels["core"]), f"{wheel}{extra}"])
 
 
 def check_content(session: nox.Session, package: str, wheel: Path) -> None:
@@ -150,7 +187,7 @@ def check_content(session: nox.Session, package: str, wheel: Path) -> None:
         session.error(f"{wheel.name} does not hold the workspace's LICENSE")
 
 
-def try_wheel(session: nox.Session, package: str, wheels: list[Path]) -> None:
+def try_wheel(session: nox.Session, package: str, wheels: list[str]) -> None:
     """Install wheels into a new environment, import the package and call its command."""
     place = Path(session.create_tmp(), package)
     session.run("virtualenv", "--quiet", "--clear", str(place))
@@ -159,7 +196,7 @@ def try_wheel(session: nox.Session, package: str, wheels: list[Path]) -> None:
     pip = (python, "-m", "pip")
     # Not compiled: each environment is used three times and thrown away.
     options = ("--no-compile", "-c", str(CONSTRAINTS))
-    session.run(*pip, "install", *options, *map(str, wheels), external=True, silent=True)
+    session.run(*pip, "install", *options, *wheels, external=True, silent=True)
     session.run(*pip, "check", external=True)
     session.run(python, "-c", f"import it3_{package}", external=True)
     session.run(command, "--help", external=True)
@@ -170,46 +207,35 @@ def try_wheel(session: nox.Session, package: str, wheels: list[Path]) -> None:
 @nox.session
 def demo(session: nox.Session) -> None:
     """Wings from geometry to a report; arguments after -- go to `it3-aero wings demo`."""
-    install(session, packages=["core[plots]", "aero"])
+    install(session, packages=[WHOLE["core"], "aero"])
     session.run("it3-aero", "wings", "demo", *session.posargs)
 
 
 @nox.session
 def paper(session: nox.Session) -> None:
     """Every experiment of the paper, claim by claim: [TASK...] [--preset quick|small|full]."""
-    install(session, packages=["core[plots]", *PACKAGES[1:]])
+    install(session, packages=list(WHOLE.values()))
     session.run("python", "-m", "paper", *session.posargs, env={"PYTHONPATH": "tools"})
 
 
-# What each benchmark needs besides the workspace's packages.
-PEERS = {
-    "core": ["torch-ttt==0.0.2", "einops", "numpy"],  # einops: torch-ttt imports it undeclared
-    "tabular": [],
-    "wings": [],
-    "wings_cost": [],
-    "ahmed": [],
-    "cars": [],
-    "vision": [],
-    "corrupt": [],
-    "roads": [],
+# Which package each benchmark is of.
+BENCHES = {
+    "core": "core",
+    "tabular": "tabular",
+    "wings": "aero",
+    "cars": "aero",
+    "vision": "vision",
+    "corrupt": "vision",
+    "roads": "vision",
 }
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure, beside the peers: core (the default), or another of PEERS after --."""
+    """Measure, beside the peers: core (the default), or another of BENCHES after --."""
     what, *options = session.posargs or ["core"]
-    if what not in PEERS:
-        session.error(f"there is no benchmark {what!r}: name one of {', '.join(PEERS)}")
-    packages = {
-        "tabular": ["tabular[plots]"],
-        "wings": ["aero"],
-        "wings_cost": ["aero"],
-        "ahmed": ["aero"],
-        "cars": ["aero"],
-        "vision": ["vision"],
-        "corrupt": ["vision"],
-        "roads": ["vision"],
-    }
-    install(session, *PEERS[what], packages=["core[plots]", *packages.get(what, [])])
+    if what not in BENCHES:
+        session.error(f"there is no benchmark {what!r}: name one of {', '.join(BENCHES)}")
+    peers = ["torch-ttt==0.0.2", "einops", "numpy"] if what == "core" else []
+    install(session, *peers, packages=TESTED_WITH[BENCHES[what]])
     session.run("python", f"tools/bench/{what}.py", *options)

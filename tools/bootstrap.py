@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Set up everything on a fresh machine, then run one of the workspace's sessions.
 
-    python3 tools/bootstrap.py SESSION [-- arguments of the session]
+    python3 tools/bootstrap.py [--no-solvers] SESSION [-- arguments of the session]
+    python3 tools/bootstrap.py "tests(core)" -- -k trust -x
 
 It makes .venv with nox in it (once; a broken one is made anew), installs the Debian packages xfoil
 and openfoam (for tests also chromium) if they are missing and it may, and runs the session.
-Standard library only.
+--no-solvers installs none of them. Standard library only.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import hashlib
 import importlib.util
@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -28,57 +27,29 @@ CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 SOLVERS = {"xfoil": "xfoil", "openfoam": "simpleFoam"}  # Debian package: a program it brings
 BROWSER = {"chromium": "chromium"}  # tests open the reports in it
 
-EXAMPLES = """\
-examples:
-  python3 tools/bootstrap.py tests
-  python3 tools/bootstrap.py "tests(core)" -- -k trust -x   (what follows -- goes to pytest)
-  python3 tools/bootstrap.py --no-solvers lint
-"""
 
-
-def main(argv: list[str]) -> int:
-    """Set up, then become nox. Return an exit code only where that is not reached."""
+def main(arguments: list[str]) -> int:
+    """Set up, then become nox; an exit code only where that is not reached."""
     if sys.version_info < (3, 11):  # noqa: UP036 - an older Python gets here, and a clear sentence
-        have = ".".join(map(str, sys.version_info[:3]))
-        return fail(f"Python 3.11 or newer is needed, and this is {have}.", 2)
-
+        return fail(f"Python 3.11 or newer is needed, and this is {sys.version.split()[0]}.", 2)
     known = sessions()
-    listing = "\n".join(f"  {name:<8}{purpose}" for name, purpose in known.items())
-    parser = argparse.ArgumentParser(
-        prog="bootstrap.py",
-        usage="python3 tools/bootstrap.py [--no-solvers] SESSION [-- arguments of the session]",
-        description="Set up everything on a fresh machine, then run one nox session.",
-        epilog=f"sessions:\n{listing}\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("session", metavar="SESSION", nargs="?", help="one of those listed below")
-    parser.add_argument(
-        "--no-solvers",
-        action="store_true",
-        help="do not install the Debian packages xfoil and openfoam (for tests also chromium)",
-    )
-    cut = argv.index("--") if "--" in argv else len(argv)
-    options = parser.parse_args(argv[:cut])
-    if options.session is None:
-        parser.print_help()
-        return 2
-    if options.session.partition("(")[0] not in known:
-        return fail(f"There is no session {options.session!r}; there are {', '.join(known)}.", 2)
-
-    if not venv_is_ready():
-        problem = make_venv()
-        if problem:
-            return fail(problem, 1)
-    if not options.no_solvers:
-        is_tests = options.session.partition("(")[0] == "tests"
-        install_debian(SOLVERS | BROWSER if is_tests else SOLVERS)
-    return become_nox("-s", options.session, *argv[cut:])
-
-
-def become_nox(*arguments: str) -> NoReturn:
-    """Put nox in this process's place: signals and the exit code are its own from here."""
-    command = [str(VENV_PYTHON), "-m", "nox", "-f", str(ROOT / "noxfile.py"), *arguments]
-    os.execv(command[0], command)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    solvers, given = "--no-solvers" not in arguments[:cut], arguments[:cut]
+    named = [argument for argument in given if argument != "--no-solvers"]
+    if len(named) != 1 or named[0] in ("-h", "--help"):
+        print(__doc__, "sessions:", sep="\n")
+        print("\n".join(f"  {name:<8}{purpose}" for name, purpose in known.items()))
+        return 0 if named and named[0] in ("-h", "--help") else 2
+    session = named[0].partition("(")[0]
+    if session not in known:
+        return fail(f"There is no session {named[0]!r}; there are {', '.join(known)}.", 2)
+    if not venv_is_ready() and (problem := make_venv()):
+        return fail(problem, 1)
+    if solvers:
+        install_debian(SOLVERS | BROWSER if session == "tests" else SOLVERS)
+    # nox takes this process's place: signals and the exit code are its own from here.
+    nox = [str(VENV_PYTHON), "-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", named[0]]
+    return os.execv(nox[0], [*nox, *arguments[cut:]])
 
 
 def sessions() -> dict[str, str]:
@@ -135,29 +106,19 @@ def install_debian(programs: dict[str, str]) -> None:
     missing = [package for package, program in programs.items() if shutil.which(program) is None]
     if not missing:
         return
-    root = privilege()
-    if root is None:
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    allowed = not sudo or (shutil.which("sudo") is not None and succeeds(["sudo", "-n", "true"]))
+    if shutil.which("apt-get") is None or not allowed:
         say(f"Missing: {', '.join(missing)} (tests that need them will say so). As root, run:")
         say(f"  apt-get update && apt-get install --no-install-recommends {' '.join(missing)}")
         return
     say(f"Installing Debian packages that are missing: {', '.join(missing)}.")
-    apt = [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    apt = [*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
     apt += ["-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0"]
     run([*apt, "update"])
     for package in missing:  # one by one: a package that can't be had doesn't stop the other
         if run([*apt, "install", "--yes", "--no-install-recommends", package]) != 0:
             say(f"apt-get could not install {package}; going on, tests that need it will say so.")
-
-
-def privilege() -> list[str] | None:
-    """What to put before a command to run it as root; None where there is no way, or no apt."""
-    if shutil.which("apt-get") is None:
-        return None
-    if os.geteuid() == 0:
-        return []
-    if shutil.which("sudo") is not None and succeeds(["sudo", "-n", "true"]):
-        return ["sudo", "-n"]
-    return None
 
 
 def run(command: list[str]) -> int:
@@ -178,17 +139,14 @@ def run(command: list[str]) -> int:
 
 
 def succeeds(command: list[str]) -> bool:
-    """Whether a command, run silently, exits with 0."""
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def say(sentence: str) -> None:
-    """Tell the user what is going on."""
     print(f"bootstrap: {sentence}", flush=True)
 
 
 def fail(sentence: str, code: int) -> int:
-    """Tell the user why nothing was run, and return the exit code."""
     print("bootstrap: " + sentence, file=sys.stderr)
     return code
 

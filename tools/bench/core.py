@@ -9,28 +9,19 @@ adapts all of the network's weights and has no frozen F.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-import time
 import types
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
+from timing import cpu_seconds
 from torch import Tensor, nn
 
-from it3_core import (
-    IT3,
-    Adapter,
-    AnswerStep,
-    Classification,
-    Method,
-    Regression,
-    Source,
-    condition,
-)
+from it3_core import IT3, Adapter, AnswerStep, Classification, Regression, Source, condition
+from it3_core.experiment.tables import markdown_table
 
 
 class Residual(nn.Module):
@@ -52,30 +43,19 @@ class Residual(nn.Module):
         return output
 
 
-class SmallResNet(nn.Module):
+def small_resnet() -> nn.Module:
     """A ResNet-like classifier for 32×32 images with about 0.3 million parameters."""
-
-    def __init__(self, classes: int = 10) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16))
-        self.layer1 = nn.Sequential(Residual(16, 16, 1), Residual(16, 16, 1))
-        self.layer2 = nn.Sequential(Residual(16, 32, 2), Residual(32, 32, 1))
-        self.layer3 = nn.Sequential(Residual(32, 64, 2), Residual(64, 64, 1), Residual(64, 64, 1))
-        self.head = nn.Linear(64, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layer3(self.layer2(self.layer1(self.stem(x).relu())))
-        logits: Tensor = self.head(x.mean((2, 3)))
-        return logits
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+    net.add_module("layer1", nn.Sequential(Residual(16, 16, 1), Residual(16, 16, 1)))
+    net.add_module("layer2", nn.Sequential(Residual(16, 32, 2), Residual(32, 32, 1)))
+    deep = Residual(32, 64, 2), Residual(64, 64, 1), Residual(64, 64, 1)
+    return net.extend([*deep, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)])
 
 
 def mlp() -> nn.Module:
     """The paper's tabular network on Boston Housing's 13 columns."""
-    widths = [13, 30, 20, 10]
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], 1))
+    hidden = [(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise([13, 30, 20, 10])]
+    return nn.Sequential(*chain.from_iterable(hidden), nn.Linear(10, 1))
 
 
 def torch_ttt_engine(net: nn.Module, layer: str) -> Callable[[Tensor], Any] | None:
@@ -93,25 +73,6 @@ def torch_ttt_engine(net: nn.Module, layer: str) -> Callable[[Tensor], Any] | No
     return run
 
 
-def cpu_seconds(runs: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Median CPU time of each run, in blocks of about 20 ms taken in turns for `seconds` in all."""
-    repeats = {}
-    for name, run in runs.items():
-        run()  # warm up: the first optimiser of a process takes seconds
-        start = time.process_time()
-        run()
-        repeats[name] = max(1, int(0.02 / max(time.process_time() - start, 1e-5)))
-    spent: dict[str, list[float]] = {name: [] for name in runs}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(next(iter(spent.values()))) < 5:
-        for name, run in runs.items():
-            start = time.process_time()
-            for _ in range(repeats[name]):
-                run()
-            spent[name].append((time.process_time() - start) / repeats[name])
-    return {name: statistics.median(times) for name, times in spent.items()}
-
-
 def trained(net: nn.Module, adapter: Adapter, layer: str) -> nn.Module:
     """A conditioned network that listens to its signal; its values don't matter for the time."""
     model = condition(net, adapter, layer)
@@ -121,20 +82,14 @@ def trained(net: nn.Module, adapter: Adapter, layer: str) -> nn.Module:
     return model.eval()
 
 
-def compare(title: str, net: nn.Module, adapter: Adapter, layer: str, x: Tensor, seconds: float,
-            rows: list[list[str]]) -> None:  # fmt: skip
+def compare(
+    title: str, net: nn.Module, adapter: Adapter, layer: str, x: Tensor, seconds: float
+) -> list[list[str]]:
     """One network at one batch size: every mode, and torch-ttt, in forwards."""
     model = trained(net.eval(), adapter, layer)
     method = partial(IT3, model, adapter, lr=1e-4)
-    runs: dict[str, Callable[[], Any]] = {}
-
-    def forward() -> Tensor:
-        with torch.no_grad():
-            output: Tensor = net(x)
-            return output
-
-    runs["forward"] = forward
-    methods: dict[str, Method] = {
+    methods: dict[str, Callable[[Tensor], Any]] = {
+        "forward": torch.no_grad()(net.forward),
         "Source": Source(model, adapter),
         "second pass": AnswerStep(model, adapter),
         "IT3, paper's mode": method(anchor_gradient=True),
@@ -142,14 +97,14 @@ def compare(title: str, net: nn.Module, adapter: Adapter, layer: str, x: Tensor,
         "IT3, cheap mode": method(parameters="above"),
         "IT3, cheap mode, SGD": method(parameters="above", optimizer="SGD"),
     }
-    runs |= {name: partial(built, x) for name, built in methods.items()}
-    peer = torch_ttt_engine(net, layer)
-    if peer is not None:
-        runs["torch-ttt 0.0.2"] = partial(peer, x)
-    times = cpu_seconds(runs, seconds)
+    if (peer := torch_ttt_engine(net, layer)) is not None:
+        methods["torch-ttt 0.0.2"] = peer
+    times = cpu_seconds({name: partial(built, x) for name, built in methods.items()}, seconds)
     unit = times.pop("forward")
-    for name, spent in times.items():
-        rows.append([title, str(len(x)), name, f"{spent / unit:.2f}", f"{spent * 1e3:.2f}"])
+    return [
+        [title, str(len(x)), name, f"{spent / unit:.2f}", f"{spent * 1e3:.2f}"]
+        for name, spent in times.items()
+    ]
 
 
 def per_instance(size: int, seconds: float) -> list[list[str]]:
@@ -164,8 +119,7 @@ def per_instance(size: int, seconds: float) -> list[list[str]]:
         ),
         "IT3, a loop over 16 rows": partial(_loop, IT3(model, adapter, lr=1e-4), x[:16]),
     }
-    peer = torch_ttt_engine(mlp().eval(), "2")
-    if peer is not None:
+    if (peer := torch_ttt_engine(mlp().eval(), "2")) is not None:
         runs["torch-ttt 0.0.2, a loop over 16 rows"] = partial(_loop, peer, x[:16])
     times = cpu_seconds(runs, seconds)
     rates = {name: (16 if "16" in name else size) / spent for name, spent in times.items()}
@@ -181,16 +135,6 @@ def _loop(method: Callable[[Tensor], Any], x: Tensor) -> None:
         method(row[None])
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table with aligned columns."""
-    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
-    lines = [head, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    )
-
-
 def main() -> None:
     """Prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -198,19 +142,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rows: list[list[str]] = []
+    rows, net = [], small_resnet()
     for size in (1, 64):
-        compare("MLP", mlp(), Regression(), "2", torch.randn(size, 13), arguments.seconds, rows)
-    net = SmallResNet()
-    count = sum(parameter.numel() for parameter in net.parameters())
+        x = torch.randn(size, 13)
+        rows += compare("MLP", mlp(), Regression(), "2", x, arguments.seconds)
     for size in (1, 64):
         x = torch.randn(size, 3, 32, 32)
-        compare("CNN", net, Classification(10), "layer2", x, arguments.seconds, rows)
+        rows += compare("CNN", net, Classification(10), "layer2", x, arguments.seconds)
+    count = sum(parameter.numel() for parameter in net.parameters())
     print(f"\ntorch {torch.__version__}, one thread; the CNN has {count / 1e6:.2f} M parameters\n")
-    print(table(["network", "batch", "method", "forwards", "CPU ms"], rows))
+    print(markdown_table([["network", "batch", "method", "forwards", "CPU ms"], *rows]))
     print("\nEvery row of 256 adapts on its own (MLP 13-30-20-10-1, one step):\n")
-    print(table(["method", "rows per CPU-second", "against torch-ttt"],
-                per_instance(256, arguments.seconds)))  # fmt: skip
+    head = ["method", "rows per CPU-second", "against torch-ttt"]
+    print(markdown_table([head, *per_instance(256, arguments.seconds)]))
 
 
 if __name__ == "__main__":

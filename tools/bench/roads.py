@@ -1,6 +1,6 @@
 """What adaptation of a road network costs: in forward passes, and in memory for a whole image.
 
-    nox -s bench -- roads
+    nox -s bench -- roads [SECONDS]
 
 The first table is process time on four tiles of 256 × 256 pixels, as multiples of a plain pass; the
 second the peak of a process of its own that maps an image of 1500 × 1500 pixels.
@@ -8,99 +8,77 @@ second the peak of a process of its own that maps an image of 1500 × 1500 pixel
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import subprocess
 import sys
-import time
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
+from timing import cpu_seconds, peak_mb
 
 from it3_core import IT3, Activations, ActMAD, AnswerStep, Source
-from it3_vision.methods import BatchNormStats
+from it3_core.batching import Ragged
+from it3_core.experiment.tables import markdown_table
+from it3_core.methods.batch_statistics import BatchStatistics
 from it3_vision.roads.adapter import RoadMap
 from it3_vision.roads.network import DRUNet, DRUSettings, Pixels, build
-from it3_vision.roads.shifting import CHEAP
-from it3_vision.roads.tiling import answer
+from it3_vision.roads.task import CHEAP
+from it3_vision.roads.tiling import Tiled
+
+SIDE = 1500  # of the image that is mapped
 
 
 def network() -> DRUNet:
-    """Small, with first weights: what it says does not matter here."""
     torch.manual_seed(0)
     return build(DRUSettings("small")).eval()
 
 
 def methods(model: DRUNet, x: torch.Tensor) -> dict[str, Any]:
-    """The lines of the table."""
     adapter = RoadMap()
     watched = [name for name, layer in model.named_modules() if isinstance(layer, Pixels)]
     known = Activations.collect(model, adapter, [x[:2]], watched)
-    paper: dict[str, Any] = {"anchor_gradient": True, "trust_region": False}
     return {
         "source": Source(model, adapter),
         "second pass": AnswerStep(model, adapter, alpha=1.0),
-        "batch statistics": BatchNormStats(model, adapter),
+        "batch statistics": BatchStatistics(model, adapter),
         "ActMAD": ActMAD(model, adapter, known),
         "IT³": IT3(model, adapter),
-        "IT³, gradient through F": IT3(model, adapter, **paper),
+        "IT³, gradient through F": IT3(model, adapter, anchor_gradient=True, trust_region=False),
         "IT³, cheap": IT3(model, adapter, parameters=CHEAP),
     }
 
 
-def costs(rounds: int) -> None:
-    """Prints process time in units of a plain pass, methods taken in turn."""
+def costs(seconds: float) -> None:
+    """Prints CPU time in units of a plain pass."""
     model, x = network(), torch.randn(4, 4, 256, 256)
     x[:, 3] = 1
     x = x.contiguous(memory_format=torch.channels_last)
-    compared = methods(model, x)
-    seconds: dict[str, list[float]] = {name: [] for name in compared}
-    for turn in range(rounds + 1):
-        for name, method in compared.items():
-            start = time.process_time()
-            method(x)
-            if turn:  # the first is to warm up
-                seconds[name].append(time.process_time() - start)
-    base = statistics.median(seconds["source"])
-    print(f"one pass over four tiles: {base:.2f} s\n")
-    for name, values in seconds.items():
-        print(f"{name:28} {statistics.median(values) / base:5.1f}")
+    times = cpu_seconds({name: partial(run, x) for name, run in methods(model, x).items()}, seconds)
+    print(f"one pass over four tiles: {times['source']:.2f} s\n")
+    lines = [[name, f"{spent / times['source']:.1f}"] for name, spent in times.items()]
+    print(markdown_table([["method", "passes"], *lines]))
 
 
-def memory(name: str, side: int) -> None:
-    """Maps one image and prints the peak of this process."""
-    model = network()
-    before = peak()
-    image = torch.randn(4, side, side)
-    image[3] = 1
-    answer(methods(model, torch.ones(2, 4, 64, 64))[name], [image])
-    print(f"{name:28} {peak():6.0f} MB, of which {before:.0f} before the image")
-
-
-def peak() -> float:
-    """The most memory that this process has had, in MB; Linux knows."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
-def main() -> None:
-    """Both tables."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--memory", default=None, help="this method alone, in this process")
-    parser.add_argument("--side", type=int, default=1500)
-    asked = parser.parse_args()
+def memory(name: str) -> str:
+    """Maps one image and gives the peak of this process."""
     torch.set_num_threads(1)
-    if asked.memory is not None:
-        memory(asked.memory, asked.side)
-        return
-    costs(asked.rounds)
-    print(f"\npeak memory for one image of {asked.side} × {asked.side} pixels:")
+    model = network()
+    before = peak_mb()
+    image = torch.randn(4, SIDE, SIDE)
+    image[3] = 1
+    Tiled(methods(model, torch.ones(2, 4, 64, 64))[name])(Ragged([image]))
+    return f"{name:28} {peak_mb():6.0f} MB, of which {before:.0f} before the image"
+
+
+def main(seconds: float = 60) -> None:
+    torch.set_num_threads(1)
+    costs(seconds)
+    print(f"\npeak memory for one image of {SIDE} × {SIDE} pixels:")
     for name in ("source", "IT³", "IT³, cheap"):
-        line = [sys.executable, __file__, "--memory", name, "--side", str(asked.side)]
-        subprocess.run(line, check=True)
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            print(process.submit(memory, name).result())
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(float, sys.argv[1:2]))

@@ -1,63 +1,82 @@
 """How fast it3-tabular adapts each row on its own, and what a CSV of a million rows takes.
 
-Run it with it3-tabular installed: `python tools/bench/tabular.py`. It prints CPU-seconds and peak
-memory of `it3-tabular predict` on a CSV of 1,000,000 × 13, then rows per CPU-second in memory.
+Run it with it3-tabular[cli] installed: `python tools/bench/tabular.py`. It prints rows per
+CPU-second in memory, then CPU-seconds and peak memory, each in a process of its own, of reading a
+CSV of 1,000,000 × 14 whole, as training does, and of `it3-tabular predict` on it.
 """
 
-import resource
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import torch
-
-from it3_tabular import IT3Regressor
-from it3_tabular.commands import MODEL, predict_file
+from timing import peak_mb
 
 COLUMNS = 13
 
 
 def main(rows: int = 1_000_000) -> None:
     """Measure and print."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder / "rows.csv", rows, np.random.default_rng(0))
+        for work in (memory, read, predict):
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                print(process.submit(work, folder).result())
+
+
+def memory(folder: Path) -> str:
+    """The estimator alone, which is saved for the command."""
+    import torch
+
+    from it3_tabular import IT3Regressor
+
     torch.set_num_threads(1)
-    imports = peak()
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(40_000, COLUMNS))
+    x = np.random.default_rng(1).normal(size=(40_000, COLUMNS))
     y = x[:, 0] + x[:, 1] * x[:, 2]
     model = IT3Regressor(adapt="instance", random_state=0).fit(x[:3000], y[:3000])
-    with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder, "rows.csv")
-        write(table, rows, generator)
-        model.save(Path(folder, MODEL))
-        began = time.process_time()
-        done = predict_file(Path(folder), table, Path(folder, "out.csv"))
-        seconds = time.process_time() - began
-    print(f"CSV: {done.rows:,} rows in {seconds:.0f} CPU-seconds", end="; ")
-    print(f"peak {peak():.0f} MB, {imports:.0f} of which are imports")
     speeds = []
     for _ in range(3):
         began = time.process_time()
         model.predict(x)
         speeds.append(len(x) / (time.process_time() - began))
-    print(f"in memory: {max(speeds):,.0f} rows per CPU-second")
+    model.feature_names_in_ = np.array([f"c{index}" for index in range(COLUMNS)], dtype=object)
+    model.save(folder / "model")
+    return f"in memory: {max(speeds):,.0f} rows per CPU-second"
+
+
+def read(folder: Path) -> str:
+    """A whole table."""
+    import it3_tabular.estimators  # noqa: F401  `train` imports scikit-learn too
+    from it3_tabular.tables import read_table
+
+    began = time.process_time()
+    rows = len(read_table(folder / "rows.csv", "y").y)
+    return f"read {rows:,} rows: {time.process_time() - began:.1f} CPU-seconds, {peak_mb():.0f} MB"
+
+
+def predict(folder: Path) -> str:
+    """A file of any length."""
+    from it3_tabular.__main__ import main as command
+
+    began = time.process_time()
+    arguments = ["predict", folder / "model", folder / "rows.csv", "--out", folder / "out.csv"]
+    assert command([*map(str, arguments), "--quiet"]) == 0
+    return f"it3-tabular predict: {time.process_time() - began:.0f} CPU-seconds, {peak_mb():.0f} MB"
 
 
 def write(path: Path, rows: int, generator: np.random.Generator) -> None:
-    """A CSV of normal numbers with 1 % gaps."""
+    """A CSV of normal numbers with 1 % gaps, and a target without."""
     with path.open("w", encoding="utf-8") as file:
-        file.write(",".join(f"c{index}" for index in range(COLUMNS)) + "\n")
+        file.write(",".join(f"c{index}" for index in range(COLUMNS)) + ",y\n")
         for start in range(0, rows, 10_000):
-            values = generator.normal(size=(min(10_000, rows - start), COLUMNS))
+            values = generator.normal(size=(min(10_000, rows - start), COLUMNS + 1))
             cells = np.char.mod("%.5f", values)
-            cells[generator.random(cells.shape) < 0.01] = ""
+            cells[:, :-1][generator.random(values[:, :-1].shape) < 0.01] = ""
             file.writelines(",".join(row) + "\n" for row in cells.tolist())
-
-
-def peak() -> float:
-    """The most memory that this process has had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from it3_core.contrast import Contrast, Series, contrast, slope
-from it3_core.tables import averaged
+from it3_core.experiment.tables import pooled
+from paper.contrasts import Contrast, Series, contrast, slope, worth
 from paper.outcomes import Outcome
-from paper.trust import over_seeds
-
-__all__ = ["PAPER", "Default", "Finding", "Verdict", "defaults", "findings"]
 
 Verdict = Literal[
     "reproduced", "not reproduced", "the opposite", "not measured", "kept", "not shown", "broken"
@@ -38,7 +35,7 @@ PAPER: dict[str, str] = {
 }
 """The paper's own figures by task."""
 
-RIVALS: dict[str, tuple[str, ...]] = {"cifar": ("TTT",), "imagenet": ("Tent", "ETA", "MEMO")}
+BASELINES: dict[str, tuple[str, ...]] = {"cifar": ("TTT",), "imagenet": ("Tent", "ETA", "MEMO")}
 """What the paper compares with besides ActMAD, which it has in every task."""
 
 COSTS: dict[str, float] = {"wings": 4.0, "cars": 5.0, "roads": 6.0}
@@ -55,21 +52,13 @@ _ROUNDED = 1.1  # the paper's costs are given to a half or a whole
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and what was measured.
-
-    Attributes:
-        task: the experiment.
-        claim: in words.
-        measured: in numbers.
-        verdict: one word or two.
-        why: what else there is to say.
-    """
+    """A claim and what was measured."""
 
     task: str
-    claim: str
-    measured: str
+    claim: str  # in words
+    measured: str  # in numbers
     verdict: Verdict
-    why: str = ""
+    why: str = ""  # what else there is to say
 
     @property
     def kind(self) -> str:
@@ -79,17 +68,7 @@ class Finding:
 
 def findings(outcome: Outcome) -> list[Finding]:
     """All claims about one outcome, the paper's first."""
-    asked: list[Callable[[Outcome], Iterator[Finding]]] = [
-        _it_helps,
-        _larger_batches,
-        _online,
-        _slower,
-        _beats,
-        _cost,
-        _memory,
-        _trust,
-        _default,
-    ]
+    asked = (_it_helps, _larger_batches, _online, _slower, _beats, _cost, _memory, _trust, _default)
     return [finding for ask in asked for finding in ask(outcome)]
 
 
@@ -128,7 +107,7 @@ def _slower(outcome: Outcome) -> Iterator[Finding]:
     if outcome.task == "cifar" or len(levels) < 2 or not sizes:
         return  # kinds of corruption have no order, and of CIFAR-10-C the paper has severity 5
     if outcome.task == "imagenet":
-        near, far = averaged(outcome.mild), outcome.beyond()
+        near, far = pooled(outcome.mild, same_instances=True), outcome.beyond()
     else:
         near, far = (
             [record for record in outcome.records if record["level"] == level]
@@ -140,7 +119,7 @@ def _slower(outcome: Outcome) -> Iterator[Finding]:
 def _beats(outcome: Outcome) -> Iterator[Finding]:
     it3 = outcome.roles.it3
     sizes = outcome.sizes(it3)
-    for rival in (str(outcome.roles.actmad), *RIVALS.get(outcome.task, ())):
+    for rival in (str(outcome.roles.actmad), *BASELINES.get(outcome.task, ())):
         theirs = outcome.sizes(rival)
         if not theirs and rival in SLOW:
             yield _paper(outcome, f"IT³ beats {rival}", None, "--preset full has it")
@@ -153,15 +132,12 @@ def _beats(outcome: Outcome) -> Iterator[Finding]:
 
 
 def _cost(outcome: Outcome) -> Iterator[Finding]:
-    if outcome.task not in COSTS:
-        return
-    told = COSTS[outcome.task]
-    claim = f"IT³ costs what the paper says: {told:g} forward passes at most"
     mine, actmad = (_costs(outcome, name) for name in (outcome.roles.it3, outcome.roles.actmad))
-    if not mine:
-        yield _paper(outcome, claim, None)
+    if outcome.task not in COSTS or not mine:
         return
-    verdict: Verdict = "reproduced" if max(mine) <= _ROUNDED * told else "not reproduced"
+    most = COSTS[outcome.task]
+    claim = f"IT³ costs what the paper says: {most:g} forward passes at most"
+    verdict: Verdict = "reproduced" if max(mine) <= _ROUNDED * most else "not reproduced"
     yield Finding(outcome.task, claim, _span(mine), verdict, f"ActMAD: {_span(actmad)}")
 
 
@@ -192,16 +168,16 @@ def _memory(outcome: Outcome) -> Iterator[Finding]:
 def _trust(outcome: Outcome) -> Iterator[Finding]:
     """The paper's pictures: the idempotence error is larger where the input, or answer, is off."""
     claim = "the idempotence error is larger under shift: AUROC above 0.5"
-    yield from _gauge(outcome, claim, "auroc", chance=0.5)
+    yield from _above(outcome, claim, "auroc", chance=0.5)
     if outcome.task == "imagenet":
         claim = "a batch's idempotence error goes with its mistakes: Pearson above 0"
-        yield from _gauge(outcome, claim, "pearson", chance=0.0, also="the paper: 0.94")
+        yield from _above(outcome, claim, "pearson", chance=0.0, also="the paper: 0.94")
 
 
-def _gauge(
+def _above(
     outcome: Outcome, claim: str, key: str, *, chance: float, also: str = ""
 ) -> Iterator[Finding]:
-    found = over_seeds(outcome.trust, key, chance)
+    found = worth(outcome.trust, key, chance)
     if found is None:
         return
     measured = f"{chance + found.value:.2f}"
@@ -212,54 +188,34 @@ def _gauge(
     yield replace(_paper(outcome, claim, less, also), measured=measured)
 
 
-@dataclass(frozen=True)
-class Default:
-    """What the default is worth at a batch size; None where there is nothing to compare with.
-
-    Attributes:
-        size: of the batches.
-        known: against the source, in distribution.
-        shifted: against the source, under shift; as are the others.
-        vanilla: against the network that was trained without a signal.
-        statistics: against the statistics of as many instances alone.
-    """
-
-    size: int | None
-    known: Contrast | None
-    shifted: Contrast | None
-    vanilla: Contrast | None
-    statistics: Contrast | None
-
-
-def defaults(outcome: Outcome) -> list[Default]:
-    """The default against all that it should beat, for each batch size."""
-    roles, beyond, within = outcome.roles, outcome.beyond(), outcome.within()
-    found = []
+def defaults(outcome: Outcome) -> dict[int | None, dict[str, Contrast | None]]:
+    """The default's changes at each batch size; None where there is nothing to compare with."""
+    roles, source = outcome.roles, _source(outcome)
+    found = {}
     for size in outcome.sizes(roles.auto):
-        auto: Series = (roles.auto, size)
-        found.append(
-            Default(
-                size,
-                contrast(within, auto, _source(outcome)),
-                contrast(beyond, auto, _source(outcome)),
-                contrast(beyond, auto, (str(roles.vanilla), None)),
-                contrast(beyond, auto, (str(roles.statistics), size)),
-            )
-        )
+        compared = {
+            "in distribution, against source": (outcome.within(), source),
+            "under shift, against source": (outcome.beyond(), source),
+            "against the vanilla net": (outcome.beyond(), (str(roles.vanilla), None)),
+            "against batch statistics": (outcome.beyond(), (str(roles.statistics), size)),
+        }
+        found[size] = {
+            name: contrast(records, (roles.auto, size), other)
+            for name, (records, other) in compared.items()
+        }
     return found
 
 
 def _default(outcome: Outcome) -> Iterator[Finding]:
-    """Ours: the default is never worse than doing nothing, and is worth its place."""
-    for found in defaults(outcome):
-        at = "" if found.size is None else f", batches of {found.size}"
-        for where, change in (("under shift", found.shifted), ("known", found.known)):
+    """Ours: the default is never worse than no adaptation, and better than the baselines."""
+    for size, changes in defaults(outcome).items():
+        known, shifted, *others = changes.values()
+        at = "" if size is None else f", batches of {size}"
+        for where, change in (("under shift", shifted), ("in distribution", known)):
             claim = f"the default is not worse than source, {where}{at}"
             yield _promise(outcome, claim, change, "kept")
-        for name, change in (
-            (outcome.roles.vanilla, found.vanilla),
-            (outcome.roles.statistics, found.statistics),
-        ):
+        names = (outcome.roles.vanilla, outcome.roles.statistics)
+        for name, change in zip(names, others, strict=True):
             if change is not None:
                 yield _promise(outcome, f"the default beats {name}{at}", change, "not shown")
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from it3_core.evaluation import Record
-from it3_core.files import write_text
-from it3_core.tables import BEYOND, averaged, pooled
-
-__all__ = ["Outcome", "Place", "Preset", "Roles"]
+from it3_core import IT3Error
+from it3_core.evaluation.records import Record
+from it3_core.experiment.tables import pooled
+from it3_core.io.files import write_json
+from it3_core.io.typed import read_json
 
 _FILE = "outcome.json"
 
@@ -22,18 +20,11 @@ Preset = Literal["quick", "small", "full"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where an experiment finds its data, and where it leaves what it makes.
+    """Where an experiment finds its data, and where it leaves what it makes."""
 
-    Attributes:
-        preset: how much to measure.
-        data: the folder that IT3_DATA names, or None.
-        folder: of this experiment; a killed one goes on from what lies there.
-        progress: whether to show bars.
-    """
-
-    preset: Preset
-    data: Path | None
-    folder: Path
+    preset: Preset  # how much to measure
+    data: Path | None  # the folder that IT3_DATA names
+    folder: Path  # of this experiment; a killed one goes on from what lies there
     progress: bool = True
 
     def of(self, quick: Any, small: Any, full: Any) -> Any:
@@ -52,7 +43,6 @@ class Roles:
 
     it3: str = "IT³"
     source: str = "source"
-    second: str | None = "second pass"
     online: str | None = "online IT³"
     actmad: str | None = "ActMAD"
     vanilla: str | None = "vanilla net"
@@ -62,46 +52,36 @@ class Roles:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment measured.
-
-    Attributes:
-        task: its name.
-        records: of `it3_core.evaluation`.
-        roles: which method is which.
-        same: whether all levels hold the same instances, shifted more and more.
-        unit: of the error.
-        trust: lines of `it3_core.judging.judge`, each with its seed.
-        about: data, network, sizes and seconds.
-        mild: records of the same shifts at their mildest, where `records` has the strongest alone.
-        memory: of methods, as multiples of a forward pass that keeps what a gradient needs.
-    """
+    """What an experiment measured."""
 
     task: str
-    records: Sequence[Record]
-    roles: Roles
-    same: bool
-    unit: str
-    trust: Sequence[Mapping[str, Any]] = field(default=())
-    about: Mapping[str, Any] = field(default_factory=dict)
-    mild: Sequence[Record] = field(default=())
-    memory: Mapping[str, float] = field(default_factory=dict)
+    records: list[Record]
+    roles: Roles  # which method is which
+    same: bool  # whether all levels hold the same instances, shifted more and more
+    unit: str  # of the error
+    # Lines of `it3_core.experiment.statistics.assess_scores`, each with its seed.
+    trust: list[dict[str, Any]] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
+    # Of the same shifts at their mildest, where `records` has the strongest alone.
+    mild: list[Record] = field(default_factory=list)
+    # Of methods, as multiples of a forward pass that keeps what a gradient needs.
+    memory: dict[str, float] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Keep it in an experiment's folder, for the pages of later runs."""
-        write_text(folder / _FILE, json.dumps(asdict(self), ensure_ascii=False))
+        """Keeps it in an experiment's folder, for the pages of later runs."""
+        write_json(folder / _FILE, asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Outcome | None:
         """What `write` kept there; None where it kept nothing, or nothing that can be read."""
         try:
-            told = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-            return cls(**{**told, "roles": Roles(**told["roles"])})
-        except (OSError, ValueError, KeyError, TypeError):
+            return read_json(folder / _FILE, cls)
+        except IT3Error:
             return None
 
     def beyond(self) -> list[Record]:
         """The records of all shifted levels together."""
-        return (averaged if self.same else pooled)(self.records, BEYOND)
+        return pooled(self.records, same_instances=self.same)
 
     def within(self) -> list[Record]:
         """The records in distribution."""

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from it3_core.files import write_figure, write_text
-from it3_core.report import Page, picture, table, text
-from it3_core.summary import summarise
-from it3_core.tables import compact, label, markdown_table
-from paper.claims import ANSWERS, PAPER, Finding, defaults, findings
-from paper.outcomes import Outcome
-from paper.picture import Line, forest
-from paper.trust import trust_table
+from matplotlib.figure import Figure
 
-__all__ = ["write"]
+from it3_core.experiment.figures import INK, plain_axes, with_intervals
+from it3_core.experiment.page import Page, picture, table
+from it3_core.experiment.statistics import summarise
+from it3_core.experiment.tables import compact, fixed, label, markdown_table
+from it3_core.io.files import write_figure, write_text
+from paper.claims import ANSWERS, PAPER, Finding, defaults, findings
+from paper.contrasts import Contrast, trust_table
+from paper.outcomes import Outcome
 
 _HOW = (
     "A difference is of the same network on the same inputs, instance by instance, over all "
-    "training seeds, as a share of the other's error; negative is better. In brackets its 95 % "
+    "training seeds, as a fraction of the other's error; negative is better. In brackets its 95 % "
     "interval over seeds and instances. A claim of the paper is reproduced where that interval "
     "lies below zero, the opposite holds where it lies above, and where it holds zero the claim is "
-    "not reproduced. The promises are ours: the default, auto, is what held-out training data "
-    "chose. Scores of trust are of the same network on the same inputs, too: the AUROC is the "
-    "chance that a shifted instance scores higher than a known one; dropout is put before the last "
-    "layer of networks that have none of their own."
+    "not reproduced. The promises are ours: the default, auto, is the method chosen on validation "
+    "data. Uncertainty scores are of the same network on the same inputs, too: the AUROC is the "
+    "chance that a shifted instance scores higher than one in distribution."
 )
 
 _SHORT = (
@@ -35,10 +35,8 @@ _SHORT = (
     "it beats all of them beyond chance."
 )
 
-
-PICTURE = "default.png"
-"""The file beside `results.md` that it shows."""
-
+_COLOURS = ("#2a0845", "#2b90e6", "#f7c325", "#8fd0b8")
+PICTURE = "default.png"  # beside `results.md`, which shows it
 _ALT = "The default against source, vanilla net and batch statistics, task by task"
 
 _GLANCE = (
@@ -48,86 +46,75 @@ _GLANCE = (
 
 
 def write(
-    folder: Path,
-    outcomes: Sequence[Outcome],
-    missing: Mapping[str, str],
-    about: Mapping[str, Any],
+    folder: Path, outcomes: Sequence[Outcome], missing: Mapping[str, str], about: Mapping[str, Any]
 ) -> tuple[Path, Path]:
-    """Write `report.html` and `results.md` with its picture, and return where the two are.
-
-    Args:
-        folder: to write into.
-        outcomes: what was measured.
-        missing: tasks that were not measured, and why not.
-        about: command, commit, machine and the like.
-    """
+    """Write `report.html` and `results.md` with its picture, and return where the two are."""
     found = [finding for outcome in outcomes for finding in findings(outcome)]
     found += [
         Finding(task, PAPER.get(task, ""), "", "not measured", why) for task, why in missing.items()
     ]
-    claims = _claims(found)
+    header = ["task", "claim", "measured", "verdict", "note"]
+    sections: dict[str, list[str | list[list[str]]]] = {
+        "In short": [_SHORT, _short(outcomes)],
+        "The paper at a glance": [_GLANCE, _glance(found)],
+        "Claim by claim": [_HOW, [header, *(list(astuple(one)) for one in found)]],
+    }
+    for one in outcomes:
+        title = f"{one.task}: {one.about.get('data', '')}"
+        sections[title] = [f"The paper: {PAPER[one.task]}.", _about(one), *_lines(one)]
     page = Page("IT³: the paper, measured", ", ".join(f"{k} {v}" for k, v in about.items()))
-    changes, shown, linked = _changes(outcomes), [], []
-    if changes:
-        write_figure(folder / PICTURE, forest(changes))
-        shown, linked = [picture(forest(changes), _ALT)], [f"![{_ALT}]({PICTURE})"]
-    page.section("In short", text(_SHORT), *shown, table(_short(outcomes)))
-    page.section("The paper at a glance", text(_GLANCE), table(_glance(found)))
-    page.section("Claim by claim", text(_HOW), table(claims))
+    text = ["# The paper, measured", "\n".join(f"- {k}: {v}" for k, v in about.items())]
+    changes: list[Line] = []
     for one in outcomes:
-        page.section(_title(one), _facts(one), *_tables(one))
-    html = page.write(folder / "report.html")
-    parts = [
-        "# The paper, measured",
-        "\n".join(f"- {name}: {value}" for name, value in about.items()),
-        _HOW,
-        "## In short",
-        _SHORT,
-        *linked,
-        markdown_table(_short(outcomes)),
-        "## The paper at a glance",
-        _GLANCE,
-        markdown_table(_glance(found)),
-        "## Claim by claim",
-        markdown_table(claims),
-    ]
-    for one in outcomes:
-        parts += [f"## {_title(one)}", f"The paper: {PAPER[one.task]}.", _about(one)]
-        parts += [markdown_table(lines) for lines in _lines(one)]
-    results = folder / "results.md"
-    write_text(results, "\n\n".join(parts) + "\n")
-    return html, results
+        changes += [(label(one.task, size), found) for size, found in defaults(one).items()]
+    for title, parts in sections.items():
+        shown: list[Any] = [part if isinstance(part, str) else table(part) for part in parts]
+        lines = [part if isinstance(part, str) else markdown_table(part) for part in parts]
+        if title == "In short" and changes:
+            write_figure(folder / PICTURE, forest(changes))
+            shown.insert(1, picture(forest(changes), _ALT))
+            lines.insert(1, f"![{_ALT}]({PICTURE})")
+        page.section(title, *shown)
+        text += [f"## {title}", *lines]
+    results = write_text(folder / "results.md", "\n\n".join(text) + "\n")
+    return page.write(folder / "report.html"), results
+
+
+Line = tuple[str, Mapping[str, Contrast | None]]
+"""A task and batch size, and the default's changes, each by what it is against."""
+
+
+def forest(lines: Sequence[Line]) -> Figure:
+    """A row a line, a mark for each change with its interval; left of zero is better."""
+    figure, axes = plain_axes(8, 1.6 + 0.42 * len(lines))
+    axes.axvline(0, color=INK, linewidth=1)
+    names = list(dict.fromkeys(name for _, changes in lines for name in changes))
+    for number, name in enumerate(names):
+        found = [(row, changes.get(name)) for row, (_, changes) in enumerate(lines)]
+        kept = [(row, change.percent) for row, change in found if change is not None]
+        places = [row + 0.17 * (number - (len(names) - 1) / 2) for row, _ in kept]
+        values = [(one.value, one.low, one.high) for _, one in kept]
+        with_intervals(axes, places, values, number, _COLOURS[number % 4], name, sideways=True)
+    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.set_xlabel("change of the error in per cent, with 95 % intervals; left is better")
+    axes.grid(axis="x", color="#dddddd")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
 
 
 def _short(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    lines = [["task", "seeds", "batch", "known", "under shift", "against the vanilla net",
-              "against batch statistics", "beats all"]]  # fmt: skip
+    lines = [["task", "seeds", "batch", "in distribution, against source",
+              "under shift, against source", "against the vanilla net", "against batch statistics",
+              "beats all"]]  # fmt: skip
     for outcome in outcomes:
         seeds = len({record["seed"] for record in outcome.records})
-        for one in defaults(outcome):
-            changes = [one.known, one.shifted, one.vanilla, one.statistics]
-            rivals = [change for change in changes[1:] if change is not None]
-            beats = len(rivals) > 1 and all(change.sign < 0 for change in rivals)
-            told = ["" if change is None else str(change) for change in changes]
-            size = "" if one.size is None else str(one.size)
-            lines.append([outcome.task, str(seeds), size, *told, "yes" if beats else "no"])
-    return lines
-
-
-def _changes(outcomes: Sequence[Outcome]) -> list[Line]:
-    """What the table in short has, to be drawn."""
-    lines: list[Line] = []
-    for outcome in outcomes:
-        for one in defaults(outcome):
-            named = {
-                "under shift, against source": one.shifted,
-                "against the vanilla net": one.vanilla,
-                "against batch statistics": one.statistics,
-                "on known data, against source": one.known,
-            }
-            told = {name: None if change is None else change.percent
-                    for name, change in named.items()}  # fmt: skip
-            lines.append((label(outcome.task, one.size), told))
+        for size, changes in defaults(outcome).items():
+            _, *others = changes.values()
+            signs = [change.sign for change in others if change is not None]
+            beats = "yes" if len(signs) > 1 and set(signs) == {-1} else "no"
+            cells = ["" if change is None else str(change) for change in changes.values()]
+            lines.append([outcome.task, str(seeds), fixed(size, 0), *cells, beats])
     return lines
 
 
@@ -143,30 +130,12 @@ def _glance(found: Sequence[Finding]) -> list[list[str]]:
     return [["claim", *tasks], *lines]
 
 
-def _claims(found: Sequence[Finding]) -> list[list[str]]:
-    header = ["task", "claim", "measured", "verdict", "and"]
-    return [header, *([f.task, f.claim, f.measured, f.verdict, f.why] for f in found)]
-
-
-def _title(outcome: Outcome) -> str:
-    return f"{outcome.task}: {outcome.about.get('data', '')}"
-
-
 def _about(outcome: Outcome) -> str:
-    told = ", ".join(f"{name} {value}" for name, value in outcome.about.items() if name != "data")
-    return f"{outcome.unit}; {told}."
-
-
-def _facts(outcome: Outcome) -> str:
-    return text(f"The paper: {PAPER[outcome.task]}.", _about(outcome))
-
-
-def _tables(outcome: Outcome) -> list[str]:
-    return [table(lines) for lines in _lines(outcome)]
+    known = ", ".join(f"{name} {value}" for name, value in outcome.about.items() if name != "data")
+    return f"{outcome.unit}; {known}."
 
 
 def _lines(outcome: Outcome) -> list[list[list[str]]]:
     """The main table, and trust where it was measured."""
-    records = [*outcome.within(), *outcome.beyond()]
-    main = compact(summarise(records))
+    main = compact(summarise([*outcome.within(), *outcome.beyond()]))
     return [main, trust_table(outcome.trust)] if outcome.trust else [main]

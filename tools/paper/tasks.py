@@ -5,7 +5,7 @@ A task gets a `Place` and gives an `Outcome`, or raises `NotHereError` with what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,13 @@ import numpy as np
 import torch
 
 from it3_core.batching import batches
-from it3_core.evaluation import Record
-from it3_core.tables import BEYOND
+from it3_core.evaluation.records import Record
+from paper.contrasts import assessed
 from paper.outcomes import Outcome, Place, Roles
-from paper.trust import judged
-
-__all__ = ["TASKS", "NotHereError"]
 
 Task = Callable[[Place], Outcome]
+
+IMAGE_ROLES = Roles(it3="IT³, batch statistics", statistics="batch statistics")
 
 _KNOWN = 1000  # training images that Mahalanobis distances are learnt from, at most
 
@@ -33,13 +32,11 @@ class NotHereError(Exception):
 
 def tabular(place: Place) -> Outcome:
     """Boston Housing with features zeroed; Energy, which comes with the package, without it."""
-    from it3_core.files import make_folder
-    from it3_tabular.protocol import evaluate_split
-    from it3_tabular.report import read_trust
+    from it3_core.io.files import make_folder
+    from it3_tabular.protocol import evaluate_split, read_trust
     from it3_tabular.uci import UCI, load_energy, load_uci
 
-    boston = place.given("uci", "bostonHousing")
-    if boston is not None:
+    if (boston := place.given("uci", "bostonHousing")) is not None:
         data = load_uci(boston)
     else:
         x, y = load_energy()
@@ -56,72 +53,86 @@ def tabular(place: Place) -> Outcome:
         Roles(vanilla="vanilla", auto="auto"),
         same=True,
         unit="MAE",
-        trust=read_trust(folder / f"{data.name}-trust.jsonl"),
+        trust=read_trust(folder, data.name),
         about={"data": data.name, "splits": splits},
     )
 
 
 def wings(place: Place) -> Outcome:
     """NACA profiles by XFoil, beyond a lift-to-drag ratio of 60."""
-    from it3_aero.wings import WingDataset
+    from it3_aero.wings.cli import Evaluate, Train
     from it3_aero.wings.generating import generate
-    from it3_aero.wings.task import WINGS
+    from it3_aero.wings.task import TASK
 
-    n = place.of(300, 2000, 2000)
-    generate(place.folder / "data", n, seed=0, progress=place.progress)
-    dataset = WingDataset(place.folder / "data")
-    data = f"{n} profiles, {dataset.solver}"
-    return _shapes(place, WINGS, dataset, data, "MAE of L/D", place.of(2, 10, 40))
+    n, data = place.of(300, 2000, 2000), place.folder / "data"
+    card = generate(data, n, seed=0, progress=place.progress)
+    source = f"{n} profiles, {card['settings']['solver']}"
+    return _shapes(place, TASK, data, source, "MAE of L/D", place.of(2, 10, 40), Train, Evaluate)
 
 
 def cars(place: Place) -> Outcome:
     """Parametric cars by OpenFOAM, streamlined ones beyond: those that come with the package."""
+    from it3_aero.cars.cli import Evaluate, Train
     from it3_aero.cars.dataset import SAMPLE, CarDataset
-    from it3_aero.cars.task import CARS
+    from it3_aero.cars.task import TASK
 
-    if not Path(SAMPLE).exists():
+    if not SAMPLE.exists():
         raise NotHereError("the package holds no solved cars yet")
     dataset = CarDataset(SAMPLE)
-    data = f"{len(dataset)} cars, {dataset.solver}"
-    return _shapes(place, CARS, dataset, data, "MAE of Cd", place.of(1, 5, 5))
+    source = f"{len(dataset)} cars, {dataset.solver}"
+    return _shapes(place, TASK, SAMPLE, source, "MAE of Cd", place.of(1, 5, 5), Train, Evaluate)
 
 
-def _shapes(place: Place, task: Any, dataset: Any, data: str, unit: str, seeds: int) -> Outcome:
-    from it3_aero.learning.evaluate import evaluate_run
-    from it3_aero.learning.job import levels_of, threshold_of
-    from it3_aero.learning.model import Training, train
-    from it3_aero.learning.runs import load_run
-    from it3_aero.learning.shapes import WITHIN
+def _shapes(
+    place: Place,
+    task: Any,
+    data: Path,
+    source: str,
+    unit: str,
+    seeds: int,
+    options: Any,
+    tested: Any,
+) -> Outcome:
+    """Seeds of one experiment; `options` and `tested` are the task's of train and evaluate."""
+    from it3_core.experiment.evaluate import evaluate
 
-    levels = levels_of(task, dataset, threshold_of(task, dataset))
     preset = "paper" if place.preset == "full" else "small"
-    training = Training(preset, epochs=place.of(15, None, None))
-    run = train(task, levels.train, place.folder / "run", training, progress=place.progress)
-    most = place.of(10, 50, None)
-    found = evaluate_run(run, levels, seeds=seeds, most=most, progress=place.progress)
-    others = [load_run(task, run.folder / "seeds" / str(seed)) for seed in range(1, seeds)]
-    tested = {name: (part.x, part.y) for name, part in levels.drawn(most).test.items()}
-    known = list(batches(levels.train.x, 64))
-    trust = judged([run, *others], known, tested, WITHIN, layer="model.head.3")
+    given = {"preset": preset, "epochs": place.of(15, None, None)}
+
+    def problem(seed: int, out: Path) -> Any:
+        return task.problem(data, options(out=out, seed=seed, **given))
+
+    experiment = _trained(place, seeds, problem)
+    tests = task.test_set(experiment, tested(most=place.of(10, 50, 10**9)))
+    found = evaluate(experiment, tests, progress=place.progress)
+    rows = problem(seeds - 1, place.folder).data
+    known = rows.plain(sorted([*rows.rows, *rows.validation]))[0]
+    networks, parts = experiment.networks, list(batches(known, 64))
+    levels = _levels(tests, experiment.first)
     return Outcome(
         task.name,
-        [record for record in found.records if record["level"] != BEYOND],
+        list(map(dict, found.records)),
         Roles(it3="IT³ paper"),
         same=False,
         unit=unit,
-        trust=trust,
-        about={
-            "data": data,
-            "network": f"{preset} preset",
-            "training seeds": seeds,
-            "|dF/dy|": _heard([run, *others]),
-        },
+        trust=assessed(networks, parts, levels, tests.in_distribution, layer="model.head.3"),
+        about=_about(source, f"{preset} preset", networks),
     )
+
+
+def _trained(place: Place, seeds: int, problem: Callable[[int, Path], Any]) -> Any:
+    """An experiment of so many training seeds, each with its vanilla network."""
+    from it3_core.experiment.train import train
+
+    folder = place.folder / "experiment"
+    for seed in range(seeds):
+        experiment = train(problem(seed, folder), folder, vanilla=True, progress=place.progress)
+    return experiment
 
 
 def cifar(place: Place) -> Outcome:
     """CIFAR-10 under the fifteen corruptions; drawn characters where it is not there."""
-    from it3_vision.classify.demo import characters
+    from it3_vision.classify.drawn import characters
     from it3_vision.data import open_images
 
     train, test = place.given("cifar10", "train.tar.gz"), place.given("cifar10", "test.tar.gz")
@@ -154,101 +165,92 @@ def _images(
     network: str = "dla",
     size: int = 32,
 ) -> Outcome:
-    from it3_vision.classify.choosing import BATCHES
-    from it3_vision.classify.evaluate import CLEAN, Shifts, evaluate_run
-    from it3_vision.classify.runs import Training, train
-    from it3_vision.comparing import WITH_GRAPH
+    from it3_core.experiment.evaluate import WITH_GRAPH, evaluate
+    from it3_vision.classify.cli import Train
+    from it3_vision.classify.levels import CLEAN, Shifts
+    from it3_vision.classify.task import comparison_of, problem_of
     from it3_vision.networks import NetworkSettings
 
     drawn = data == "drawn characters"
-    # Small: many short trainings tell more about a method than one long one.
-    seeds = place.of(1, 5, 5)
     most = place.of(64, 256, 2000)
     sizes = place.of((64,), (4, 16, 64) if network == "dla" else (4, 64), (1, 4, 16, 64))
     preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
     training: dict[str, Any] = _long(place, 5, 100)
     training |= {"rotation": place.preset == "full"}
+    training |= {"tuned": ",".join(f"{n}:{512 if n == 1 else 1024}" for n in sizes)}
     if network != "dla":  # few images, so more steps of fewer, and a second pass that costs little
-        training |= {"batch_size": 32, "lr": 0.05, "weight": 0.1}
+        training |= {"batch_size": 32, "lr": 0.05, "second_weight": 0.1}
     if drawn:
         training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "rotation": False, "flip": False}
-    records: list[Record] = []
-    mild: list[Record] = []
-    memories: list[dict[str, float]] = []
-    runs = []
+        training |= {"tuned": "16:128,64:192"}
+    training |= {
+        "network": NetworkSettings(network, preset, size=size),
+        "quiet": not place.progress,
+    }
+
+    def problem(seed: int, out: Path) -> Any:
+        return problem_of(train_set, Train(out=out, seed=seed, **training), {"data": data})
+
+    # Small: many short trainings tell more about a method than one long one.
+    experiment = _trained(place, place.of(1, 5, 5), problem)
     shifts = Shifts(test_set.sample(min(most, len(test_set)), 0))
-    roles = Roles(it3="IT³, batch statistics", statistics="batch statistics")
-    for seed in range(seeds):
-        settings = Training(NetworkSettings(network, preset, size=size), seed=seed, **training)
-        run = train(
-            train_set,
-            place.folder / f"run-{seed}",
-            settings,
-            about={"data": data},
-            vanilla=True,
-            tuned={16: 128, 64: 192} if drawn else {size: BATCHES[size] for size in sizes},
-            progress=place.progress,
-        )
-        found = evaluate_run(
-            run,
-            shifts,
-            batch_sizes=sizes,
-            slow=place.preset == "full",
-            progress=place.progress,
-        )
-        records += found.records
-        memories.append(found.numbers["memory"])
-        if network != "dla":  # of these the paper has all severities
-            found = evaluate_run(
-                run,
-                replace(shifts, severities=(1,)),
-                out=run.folder / "mild",
-                batch_sizes=sizes[-1:],
-                only=[roles.it3],
-                progress=place.progress,
-            )
-            mild += found.records
-        runs.append(run)
+    compared = comparison_of(experiment, shifts, sizes, slow=place.preset == "full")
+    found = evaluate(experiment, compared, progress=place.progress)
+    levels = _levels(compared, experiment.first)
+    mild: list[Record] = []
+    if network != "dla":  # of these the paper has all severities
+        compared = comparison_of(experiment, replace(shifts, severities=(1,)), sizes[-1:])
+        out, only = place.folder / "mild", [IMAGE_ROLES.it3]
+        milder = evaluate(experiment, compared, out, only=only, progress=place.progress)
+        mild = list(map(dict, milder.records))
     some = train_set.sample(min(_KNOWN, len(train_set)), 0)
-    known = list(batches(runs[0].tensor(some.batch(slice(None), runs[0].prepare.size)), 64))
-    trust = judged(
-        runs,
-        known,
-        shifts.levels(runs[0]),
-        CLEAN,
-        layer="model.pool" if network == "dla" else "model.avgpool",
-        labels=torch.from_numpy(some.labels),
-    )
+    layer = "model.pool" if network == "dla" else "model.avgpool"
+    trust = _assessed_images(experiment, some, levels, CLEAN, layer, classes=True)
     return Outcome(
         task,
-        records,
-        roles,
+        list(map(dict, found.records)),
+        IMAGE_ROLES,
         same=True,
         unit="error in per cent",
         trust=trust,
         mild=mild,
-        memory=_relative(memories, to=WITH_GRAPH),
-        about={
-            "data": data,
-            "network": f"{network} {preset}",
-            "training seeds": seeds,
-            "|dF/dy|": _heard(runs),
+        memory={
+            name: value / found.summary["memory"][WITH_GRAPH]
+            for name, value in found.summary["memory"].items()
+            if name != WITH_GRAPH
         },
+        about=_about(data, f"{network} {preset}", experiment.networks),
     )
 
 
-def _heard(runs: Sequence[Any]) -> str:
-    """How much each network listens to its signal: 0 is deaf, 1 a copy."""
-    return ", ".join(f"{run.settings['sensitivity']:.2f}" for run in runs)
+def _assessed_images(
+    experiment: Any, some: Any, levels: Any, within: Any, layer: str, *, classes: bool = False
+) -> list[dict[str, Any]]:
+    """Uncertainty scores of all networks, where distances are learnt from `some` images."""
+    from it3_vision.image_task import preprocessing_of, tensor_of
+
+    size = preprocessing_of(experiment.settings).size
+    images, _ = some.load(size)
+    known = list(batches(tensor_of(experiment.first, images.batch(slice(None), size)), 64))
+    labels = torch.from_numpy(images.labels) if classes else None
+    return assessed(experiment.networks, known, levels, within, layer=layer, labels=labels)
 
 
-def _relative(memories: Sequence[Mapping[str, float]], to: str) -> dict[str, float]:
-    """What each method takes as a multiple of one of them, the mean over networks."""
-    common = set.intersection(*(set(one) for one in memories))
-    return {
-        name: sum(one[name] / one[to] for one in memories) / len(memories)
-        for name in sorted(common - {to})
-    }
+def _levels(test_set: Any, network: Any) -> dict[str, Any]:
+    """A test set's inputs and labels by level, loaded when their turn comes."""
+
+    def pair(level: Any) -> tuple[Any, Any]:
+        x, y, _ = level(network) if callable(level) else level
+        return x, y
+
+    return {name: partial(pair, level) for name, level in test_set.levels.items()}
+
+
+def _about(data: str, network: str, networks: Sequence[Any]) -> dict[str, Any]:
+    """What to say of an experiment; |dF/dy| is a network's sensitivity to its signal."""
+    sensitivities = ", ".join(f"{one.measured['sensitivity']:.2f}" for one in networks)
+    numbers = {"training seeds": len(networks), "|dF/dy|": sensitivities}
+    return {"data": data, "network": network, **numbers}
 
 
 def _long(place: Place, small: int, full: int) -> dict[str, Any]:
@@ -259,11 +261,10 @@ def _long(place: Place, small: int, full: int) -> dict[str, Any]:
 
 def age(place: Place) -> Outcome:
     """UTKFace, trained on ages 20 to 60; drawn faces where it is not there."""
-    from it3_vision.age.drawing import draw_faces
-    from it3_vision.age.evaluate import Levels, evaluate_run
-    from it3_vision.age.faces import read_faces
-    from it3_vision.age.network import FaceSettings
-    from it3_vision.age.runs import Training, train
+    from it3_core.experiment.evaluate import evaluate
+    from it3_vision.age.cli import FaceSettings, Train
+    from it3_vision.age.faces import draw_faces, read_faces
+    from it3_vision.age.task import comparison_of, problem_of, trainable
 
     given = next(iter(sorted((place.given("utkface") or place.folder).glob("*.tar*"))), None)
     drawn = place.preset == "quick" or given is None
@@ -272,121 +273,94 @@ def age(place: Place) -> Outcome:
     preset: Any = "tiny" if drawn else place.of("tiny", "tiny", "paper")
     network = FaceSettings(preset)
     data = "drawn faces" if drawn else f"UTKFace, {network.pixels} pixels"
-    records: list[Record] = []
-    runs = []
-    seeds = place.of(1, 5, 5)
-    fewer: dict[str, Any] = {"epochs": 5} if drawn else _long(place, 10, 60)
-    training = Training(network, **fewer)
-    for seed in range(seeds):
-        run = train(
-            faces,
-            place.folder / f"run-{seed}",
-            replace(training, seed=seed),
-            about={"data": data},
-            vanilla=True,
-            tuned={4: 48, 16: 96} if drawn else None,
-            progress=place.progress,
-        )
-        levels = Levels.of(run, faces, most=place.of(32, 64, 300))
-        sizes = place.of((4, 16), (4, 8, 16), (4, 8, 16))
-        found = evaluate_run(run, levels, batch_sizes=sizes, progress=place.progress)
-        records += found.records
-        runs.append(run)
-    first, seen = runs[0], training.seen(faces)
-    some = seen.sample(min(_KNOWN, len(seen)), 0).load(first.prepare.size)[0]
-    known = list(batches(first.tensor(some.batch(slice(None), first.prepare.size)), 64))
-    tested = Levels.of(first, faces, most=place.of(32, 64, 300))
-    parts = {name: partial(tested.load, first, name) for name in tested.parts}
-    trust = judged(runs, known, parts, tested.within, layer="model.avgpool")
+    fewer: dict[str, Any] = _long(place, 10, 60)
+    if drawn:
+        fewer = {"epochs": 5, "tuned": "4:48,16:96"}
+    options = partial(Train, network=network, quiet=not place.progress, **fewer)
+    experiment = _trained(
+        place,
+        place.of(1, 5, 5),
+        lambda seed, out: problem_of(faces, options(out=out, seed=seed), {"data": data}),
+    )
+    most, sizes = place.of(32, 64, 300), place.of((4, 16), (4, 8, 16), (4, 8, 16))
+    compared = comparison_of(experiment, faces, sizes, most=most)
+    found = evaluate(experiment, compared, progress=place.progress)
+    ages = options(out=place.folder)
+    seen = trainable(faces, ages.low, ages.high, ages.tested)
+    some = seen.sample(min(_KNOWN, len(seen)), 0)
+    levels, within = _levels(compared, experiment.first), compared.in_distribution
+    trust = _assessed_images(experiment, some, levels, within, "model.avgpool")
     return Outcome(
         "age",
-        records,
-        Roles(it3="IT³, batch statistics", statistics="batch statistics"),
+        list(map(dict, found.records)),
+        IMAGE_ROLES,
         same=False,
         unit="MAE in years",
         trust=trust,
-        about={
-            "data": data,
-            "network": f"{preset} preset",
-            "training seeds": seeds,
-            "|dF/dy|": _heard(runs),
-        },
+        about=_about(data, f"{preset} preset", experiment.networks),
     )
 
 
 def roads(place: Place) -> Outcome:
     """EPFL's towns to Massachusetts' countryside; drawn ones where they are not there."""
-    from it3_vision.roads.drawing import drawn_scenes
-    from it3_vision.roads.evaluate import ALL, evaluate_run, views_of
-    from it3_vision.roads.network import DRUSettings
+    from it3_core.experiment.evaluate import evaluate, joined
+    from it3_vision.roads.cli import Train
+    from it3_vision.roads.drawn import drawn_scenes
     from it3_vision.roads.reading import open_roads
-    from it3_vision.roads.runs import Training, train
+    from it3_vision.roads.scenes import images_of
+    from it3_vision.roads.task import VALIDATION, comparison, inputs_of, problem_of, validation_of
 
     towns = place.given("roads", "epfl-400.tar.gz")
     country = place.given("roads", "massachusetts-1500.tar.gz")
     drawn = place.preset == "quick" or towns is None or country is None
     if drawn or towns is None or country is None:
         known, beyond = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
-        settings = Training(DRUSettings("tiny", steps=2), size=64, epochs=16, lr=2e-2)
+        settings: dict[str, Any] = {"preset": "tiny", "size": 64, "epochs": 16, "lr": 2e-2}
     else:
         known, beyond = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
-        preset = place.of("tiny", "small", "paper")
-        network = DRUSettings(preset, steps=2) if place.preset == "small" else DRUSettings(preset)
-        settings = Training(network, **_long(place, 40, 80))
+        settings = {"preset": place.of("tiny", "small", "paper"), **_long(place, 40, 80)}
+    settings["steps"] = 2 if drawn or place.preset == "small" else 3
     data = "drawn towns and countryside" if drawn else "EPFL to Massachusetts"
+    options = Train(out=place.folder, quiet=not place.progress, **settings)
+    experiment = _trained(
+        place,
+        place.of(1, 5, 5),
+        lambda seed, out: problem_of(known, replace(options, out=out, seed=seed), {"data": data}),
+    )
     less: dict[str, Any] = {"tile": 80} if drawn else place.of({}, {"tile": 112}, {})
-    seeds = place.of(1, 5, 5)
-    records: list[Record] = []
-    runs = []
-    for seed in range(seeds):
-        run = train(
-            known,
-            place.folder / f"run-{seed}",
-            replace(settings, seed=seed),
-            about={"data": data},
-            vanilla=True,
-            progress=place.progress,
-        )
-        found = evaluate_run(
-            run,
-            views_of(run, beyond, window=place.of(None, 192, None)),
-            batch_sizes=place.of((1, 4), (1, 4, 8), (1, 4, 8)),
-            **less,
-            progress=place.progress,
-        )
-        records += [record for record in found.records if record["level"] != ALL]
-        runs.append(run)
+    images = images_of(beyond, options.at, window=place.of(None, 192, None))
+    sizes = place.of((1, 4), (1, 4, 8), (1, 4, 8))
+    test_set = comparison(experiment, images, sizes, **less)
+    found = evaluate(experiment, test_set, progress=place.progress)
+    records = list(map(dict, found.records))
+    quartiles = joined(records, test_set.groups)
+    near, far = (images_of(some, options.at, window=options.size) for some in (known, beyond))
     trust: list[dict[str, Any]] = []
-    for run in runs:  # each held out other scenes
+    for network in experiment.networks:  # each has other validation crops
         # Distances are learnt from all scenes, and the ensemble's other networks were trained on
-        # most of what this one held out: both in favour of these scores.
-        near, far = (views_of(run, scenes, window=settings.size) for scenes in (known, beyond))
+        # most of this one's validation scenes: both in favour of these scores.
+        parts = {"known": validation_of(network), "beyond": inputs_of(far.scenes, network)}
         tested = {
-            "known": run.held_out,
-            "beyond": (torch.stack(far.inputs), torch.from_numpy(np.stack(far.labels)).long()),
+            name: (torch.stack(list(part.x)), torch.stack(list(part.y)).long())
+            for name, part in parts.items()
         }
-        trust += judged(
-            [run],
-            list(batches(torch.stack(near.inputs), 8)),
+        trust += assessed(
+            [network],
+            list(batches(torch.stack(list(inputs_of(near.scenes, network).x)), 8)),
             tested,
             "known",
-            layer=f"cell.down.{len(run.model.cell.down) - 1}.conv2",
-            ensemble=runs,
+            layer=f"cell.down.{len(network.model.cell.down) - 1}.conv2",
+            ensemble=experiment.networks,
             batch_size=8,  # more would be run in parts, of which a layer's output shows one
         )
     return Outcome(
         "roads",
-        records,
-        Roles(it3="IT³, batch statistics", statistics="batch statistics"),
+        [*(record for record in records if record["level"] == VALIDATION), *quartiles],
+        IMAGE_ROLES,
         same=False,
         unit="100 − quality",
         trust=trust,
-        about={
-            "data": data,
-            "network": f"{settings.network.preset} preset",
-            "training seeds": seeds,
-            "|dF/dy|": _heard(runs),
-        },
+        about=_about(data, f"{options.preset} preset", experiment.networks),
     )
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from it3_aero.__main__ import main
-from it3_aero.generation import Record, Store, fan_out, read_samples
+from it3_aero.generation.store import Record, Store, fan_out, read_data
 from it3_aero.wings import WingDataset, XFoil, generate
 from it3_core import IT3Error
+from it3_core.io.output import read_marker
+
+
+def read_samples(folder: Path) -> list[Record]:
+    return read_data(folder, read_marker(folder).task, dict, Record)[1]
 
 
 def lines(folder: Path) -> list[str]:
@@ -52,7 +57,7 @@ def test_killed_again_and_again_it_makes_the_same_set(reference: Path, tmp_path:
     generate(tmp_path, 30, progress=False)
     # Not a byte differs but for the order.
     assert sorted(lines(tmp_path)) == sorted(lines(reference))
-    for name in ("card.json", "histogram.png", "raw/settings.json"):
+    for name in ("card.json", "histogram.png"):
         assert (tmp_path / name).read_bytes() == (reference / name).read_bytes()
 
 
@@ -66,41 +71,16 @@ def test_a_larger_number_adds_to_what_is_there(reference: Path, tmp_path: Path) 
         generate(tmp_path, 3, solver="xfoil", progress=False)
 
 
-def test_the_card_says_what_the_data_are(reference: Path) -> None:
-    card = json.loads((reference / "card.json").read_text())
-    assert card["counts"] == {"asked": 30, "answered": 30, "failed": 0}
-    assert card["settings"]["solver"] == "XFoil 6.99"
-    assert card["settings"]["seed"] == 0
-    assert sum(card["lift_to_drag"]["histogram"]["counts"]) == 30
-    assert sum(card["panels"].values()) == 30
-    assert (reference / "histogram.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_other_settings_are_refused(reference: Path) -> None:
-    before = lines(reference)
-    for different, sentence in {
-        "alpha": "was made with alpha = 0.0, and not with 2.0: give the same settings",
-        "seed": "was made with seed = 0, and not with 2:",
-        "reynolds": "was made with reynolds = 1000000.0, and not with 2000.0",
-        "solver": 'was made with solver = "XFoil 6.99", and not with "NeuralFoil',
-    }.items():
-        value = {"seed": 2, "reynolds": 2000.0, "solver": "neuralfoil"}.get(different, 2.0)
-        with pytest.raises(IT3Error, match=re.escape(sentence)):
-            generate(reference, 31, progress=False, **{different: value})  # type: ignore[arg-type]
-    assert lines(reference) == before
-
-
 def test_failures_are_kept_with_their_reason(
     program: Callable[..., XFoil], tmp_path: Path, xfoil: XFoil
 ) -> None:
     solver = program("echo XFOIL Version 6.99; cat > /dev/null")
     card = generate(tmp_path / "out", 3, solver=solver, progress=False)
-    assert card["counts"] == {"asked": 3, "answered": 0, "failed": 3}
+    assert card["counts"] == {"requested": 3, "solved": 0, "failed": 3}
     assert card["problems"] == {"not converged (with 160, 120, 200 panels)": 3}
-    assert [record["problem"] for record in read_samples(tmp_path / "out")] == list(
-        card["problems"]
-    ) * 3
-    with pytest.raises(IT3Error, match="holds no profile with an answer"):
+    problems = [record["problem"] for record in read_samples(tmp_path / "out")]
+    assert problems == list(card["problems"]) * 3
+    with pytest.raises(IT3Error, match="holds no solved profile"):
         WingDataset(tmp_path / "out")
 
 
@@ -108,8 +88,23 @@ def made(number: int) -> Record:
     return {"sample": number, "y": number / 7}
 
 
+class AtOnce(Executor):
+    """Everything is finished before anybody looks, as on a busy machine."""
+
+    def submit(self, work: Any, *arguments: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*arguments))
+        return future
+
+
+def test_samples_that_finish_together_are_put_down_in_order(tmp_path: Path) -> None:
+    with Store(tmp_path, "test", {}) as store:
+        fan_out(store, made, range(40), AtOnce(), under_way=20)
+    assert [json.loads(line)["sample"] for line in lines(tmp_path)] == list(range(40))
+
+
 def test_a_torn_line_is_made_again(tmp_path: Path) -> None:
-    with Store(tmp_path, {}) as store, ThreadPoolExecutor(2) as executor:
+    with Store(tmp_path, "test", {}) as store, ThreadPoolExecutor(2) as executor:
         fan_out(store, made, range(5), executor, under_way=3)
         store.append(made(3))  # which it has already
     path = tmp_path / "raw" / "samples.jsonl"
@@ -117,24 +112,19 @@ def test_a_torn_line_is_made_again(tmp_path: Path) -> None:
     assert whole.count(b"\n") == 5
     path.write_bytes(whole[:-4])  # a power cut
     assert len(read_samples(tmp_path)) == 4
-    with Store(tmp_path, {}) as store, ThreadPoolExecutor(2) as executor:
+    with Store(tmp_path, "test", {}) as store, ThreadPoolExecutor(2) as executor:
         assert len(store.samples) == 4
         fan_out(store, made, range(5), executor, under_way=3)
     assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
     path.write_bytes(whole + b"\x00\x00\n")
-    with pytest.raises(IT3Error, match="is damaged: line 6 is not a sample"), Store(tmp_path, {}):
+    with pytest.raises(IT3Error, match=r"line 6 of .* is damaged"), Store(tmp_path, "test", {}):
         pass
 
 
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
-    with (
-        Store(tmp_path, {}),
-        pytest.raises(IT3Error, match="another run is writing into"),
-        Store(tmp_path, {}),
-    ):
-        pass
-    with Store(tmp_path, {}):  # and the lock is gone afterwards
-        pass
+    for _ in range(2):  # the lock is gone afterwards
+        with Store(tmp_path, "test", {}), pytest.raises(IT3Error, match="another run is writing"):
+            Store(tmp_path, "test", {}).__enter__()
 
 
 def test_what_was_under_way_is_kept_when_one_sample_ends_the_run(tmp_path: Path) -> None:
@@ -144,55 +134,18 @@ def test_what_was_under_way_is_kept_when_one_sample_ends_the_run(tmp_path: Path)
         time.sleep(0.1)
         return made(number)
 
-    with Store(tmp_path, {}) as store, ThreadPoolExecutor(4) as executor:
+    with Store(tmp_path, "test", {}) as store, ThreadPoolExecutor(4) as executor:
         with pytest.raises(IT3Error, match="the solver is gone"):
             fan_out(store, work, range(100), executor, under_way=4)
         assert sorted(store.samples) == [0, 1, 3]
     assert [record["sample"] for record in read_samples(tmp_path)] == [0, 1, 3]
 
 
-def test_a_worker_that_dies_is_one_sentence(tmp_path: Path) -> None:
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    context = get_context("spawn")
-    with Store(tmp_path, {}) as store, ProcessPoolExecutor(1, context) as executor:
-        store.append(made(0))
-        with pytest.raises(IT3Error, match="a worker process ended unexpectedly"):
-            fan_out(store, os._exit, range(3), executor, under_way=1)  # type: ignore[arg-type]
-    assert read_samples(tmp_path) == [made(0)]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 kB; only root may make one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can't be mounted here; the file limit is tested all the same")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def test_a_full_disk_loses_nothing(small_disk: Path, reference: Path) -> None:
-    with pytest.raises(IT3Error, match="the disk is full; nothing that was finished is lost"):
-        generate(small_disk, 30, solver="xfoil", progress=False)
-    kept = read_samples(small_disk)
-    assert 5 < len(kept) < 30
-    assert [read_samples(reference)[record["sample"]] for record in kept] == kept
-    # With more room, the same command goes on.
-    remount = ["mount", "-o", "remount,size=4m", str(small_disk)]
-    subprocess.run(remount, check=True)
-    generate(small_disk, 30, solver="xfoil", progress=False)
-    assert sorted(lines(small_disk)) == sorted(lines(reference))
-
-
 def test_a_file_that_may_not_grow_loses_nothing(reference: Path, tmp_path: Path) -> None:
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
     try:
-        with pytest.raises(IT3Error, match="a file may not grow that large here"):
+        with pytest.raises(IT3Error, match="File too large"):
             generate(tmp_path, 30, solver="xfoil", progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -200,14 +153,6 @@ def test_a_file_that_may_not_grow_loses_nothing(reference: Path, tmp_path: Path)
     assert 3 < len(kept) < 30
     generate(tmp_path, 30, solver="xfoil", progress=False)
     assert sorted(lines(tmp_path)) == sorted(lines(reference))
-
-
-def test_a_place_that_can_t_be_written_into(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for place in ("/sys/it3", tmp_path / "file" / "out"):
-        with pytest.raises(IT3Error, match="can't write into") as caught:
-            generate(place, 2, solver="neuralfoil", progress=False)
-        assert "\n" not in str(caught.value)
 
 
 def test_a_missing_or_hanging_solver_stops_the_run(
@@ -220,7 +165,7 @@ def test_a_missing_or_hanging_solver_stops_the_run(
     out = tmp_path / "out"
     for solver, told in {
         XFoil("/nowhere/xfoil"): "there is no program /nowhere/xfoil: run apt-get install xfoil",
-        hanging: f"{hanging.program} doesn't answer as XFoil does: no answer within 1 s",
+        hanging: f"{hanging.program} doesn't answer as XFoil does: no result within 1 s",
     }.items():
         monkeypatch.setattr("it3_aero.wings.solvers.XFoil", lambda solver=solver: solver)
         assert main(["wings", "generate", str(out), "--n", "3", "--solver", "xfoil"]) == 2
@@ -231,7 +176,7 @@ def test_a_missing_or_hanging_solver_stops_the_run(
 
 
 def test_a_dask_cluster_survives_the_death_of_a_worker(reference: Path, tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="the extra dask is not installed")
+    distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
     told = tmp_path / "scheduler.json"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
     command += ["--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(told)]
@@ -249,7 +194,8 @@ def test_a_dask_cluster_survives_the_death_of_a_worker(reference: Path, tmp_path
             time.sleep(0.05)
         address = json.loads(told.read_text())["address"]
         out = tmp_path / "out"
-        wait_for_workers(address, 2)
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=60)
         with ThreadPoolExecutor(1) as executor:
             running = executor.submit(generate, out, 30, dask=address, progress=False)
             while len(lines(out)) < 5 and time.monotonic() < limit and not running.done():
@@ -263,10 +209,3 @@ def test_a_dask_cluster_survives_the_death_of_a_worker(reference: Path, tmp_path
         for process in processes[::-1]:
             process.kill()
             process.wait()
-
-
-def wait_for_workers(address: str, number: int) -> None:
-    from distributed import Client
-
-    with Client(address, set_as_default=False) as client:
-        client.wait_for_workers(number, timeout=60)

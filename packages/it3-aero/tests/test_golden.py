@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
+import torch.nn.functional as nnf
+import trimesh
+from torch import Tensor
+from torch_geometric.data import Batch
+from torch_geometric.nn import GMMConv, global_mean_pool
+from torch_geometric.transforms import Cartesian
 
-from it3_aero.doctor import try_solver
-from it3_aero.wings import Airfoil, NeuralFoil, XFoil, naca, naca5, resample
-from it3_aero.wings.families import draw
-from it3_aero.wings.solvers.shim import build_shim
+from it3_aero.cars import task as cars_task
+from it3_aero.cars.dataset import SAMPLE, CarDataset, MeshTrunk, inputs, to_graph
+from it3_aero.shapes import graph_net as gmm
+from it3_aero.shapes.graph_net import NetworkSettings
+from it3_aero.wings import XFoil, naca, resample
+from it3_aero.wings import task as wings_task
+from it3_aero.wings import to_graph as wing_graph
+from it3_aero.wings.geometry import FAMILIES, draw
+from it3_aero.wings.graph import OutlineTrunk, outlines
 
 # Abbott and von Doenhoff, Theory of Wing Sections, appendix III, in % of the chord:
 # station, upper, lower.
@@ -28,12 +40,6 @@ def test_ordinates_are_naca_s(digits: str) -> None:
     found = 100 * resample(naca(digits), stations / 100)[:, 1]
     assert found[len(stations) :] == pytest.approx(lower, abs=0.03)
     assert found[: len(stations)][::-1] == pytest.approx(upper, abs=0.03)
-
-
-@pytest.mark.parametrize(("digits", "reflex"), [("23012", False), ("23112", True)])
-def test_five_digits_are_the_continuous_family_s(digits: str, reflex: bool) -> None:
-    points = naca5(0.3, 0.15, 0.12, reflex).points
-    assert np.array_equal(naca(digits).points, points)
 
 
 # XFoil's own answers as others published them, at Re 1e6, Ncrit 9 and Mach 0: angle, CL, CD.
@@ -62,65 +68,6 @@ def test_xfoil_says_what_was_published(xfoil: XFoil, digits: str, lift: float, d
         assert point.cd == pytest.approx(cd, rel=drag), alpha
 
 
-@pytest.mark.parametrize("reynolds", [1e6, 3e6])
-@pytest.mark.parametrize("digits", ["0012", "2412", "4415"])
-def test_xfoil_by_hand_says_the_same(
-    xfoil: XFoil, digits: str, reynolds: float, tmp_path: Path
-) -> None:
-    polar = by_hand(tmp_path, digits, reynolds)
-    assert len(polar) >= 3
-    for alpha, cl, cd in polar:
-        point = xfoil.solve(straight_up(digits), reynolds, alpha)
-        assert point.cl == pytest.approx(cl, abs=0.001), alpha
-        assert point.cd == pytest.approx(cd, rel=0.005), alpha
-
-
-def straight_up(digits: str) -> Airfoil:
-    """A profile as XFoil's NACA command makes it: the thickness is added to the mean line straight
-    up, and not along its normal, as NACA did. On a 4415 that makes 2 % of the lift."""
-    m, p = max(int(digits[0]) / 100, 1e-12), max(int(digits[1]) / 10, 0.1)
-    x = 0.5 + 0.5 * np.cos(np.linspace(0, 2 * np.pi, 301))
-    t = 5 * int(digits[2:]) / 100
-    half = t * (0.2969 * x**0.5 - 0.126 * x - 0.3516 * x**2 + 0.2843 * x**3 - 0.1015 * x**4)
-    back = m / (1 - p) ** 2 * (1 - 2 * p + 2 * p * x - x**2)
-    line = np.where(x < p, m / p**2 * (2 * p * x - x**2), back)
-    return Airfoil(digits, np.stack([x, line + np.where(np.arange(301) < 150, half, -half)], 1))
-
-
-def by_hand(folder: Path, digits: str, reynolds: float) -> list[tuple[float, float, float]]:
-    """XFoil's polar of a profile, with what a person would type: angle, CL, CD."""
-    lines = ["PLOP", "G F", "", f"NACA {digits}", "PANE", "OPER", f"VISC {reynolds:.0f}"]
-    angles = [f"ALFA {alpha}" for alpha in (-2, 0, 2, 4, 7)]
-    lines += ["ITER 100", "PACC", "p.txt", "", *angles, "PACC", "", "QUIT", ""]
-    subprocess.run(
-        ["xfoil"],
-        input="\n".join(lines).encode(),
-        cwd=folder,
-        env=os.environ | {"LD_PRELOAD": str(build_shim())},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    rows = [line.split() for line in (folder / "p.txt").read_text().splitlines()[12:]]
-    return [(float(row[0]), float(row[1]), float(row[2])) for row in rows]
-
-
-def test_all_digits_of_version_6_99_elsewhere(xfoil: XFoil) -> None:
-    # A NACA 2412 at Re 1e6 by XFoil's NACA command, from a polar file that the project aerobo keeps
-    # in its tests. Its fourth row, at 4 degrees, has CL 0.6635, where this XFoil has 0.7146 for any
-    # panelling and from any angle before, NeuralFoil 0.710, and airfoiltools 0.7153.
-    for alpha, *wanted in [(-2, 0.0220, 0.00659), (0, 0.2371, 0.00564), (2, 0.4496, 0.00578)]:
-        point = xfoil.solve(straight_up("2412"), 1e6, alpha)
-        assert [point.cl, point.cd] == pytest.approx(wanted, abs=1e-4), alpha
-
-
-def test_xfoil_s_answers_repeat_bit_by_bit(xfoil: XFoil) -> None:
-    first, *others = [xfoil.solve(naca("4415"), 3e6, 5.0) for _ in range(3)]
-    for other in others:
-        assert (other.cl, other.cd, other.cm) == (first.cl, first.cd, first.cm)
-        assert other.cp.tobytes() == first.cp.tobytes()
-
-
 def test_pressures_are_an_airfoil_s(xfoil: XFoil) -> None:
     point = xfoil.solve(naca("0012"), 1e6, 4.0)
     x, cp = point.cp
@@ -133,21 +80,124 @@ def test_pressures_are_an_airfoil_s(xfoil: XFoil) -> None:
     assert lower - upper == pytest.approx(point.cl, abs=0.01)
 
 
-@pytest.mark.parametrize("solver", [XFoil(), NeuralFoil()], ids=lambda solver: solver.name)
-def test_the_doctor_is_content(xfoil: XFoil, solver: XFoil | NeuralFoil) -> None:
-    finding = try_solver(solver)
-    assert finding.works, finding.told
-
-
-def test_neuralfoil_is_near_xfoil(xfoil: XFoil) -> None:
-    for digits in ("0012", "2412", "4415"):
-        real = xfoil.solve(naca(digits), 1e6, 2.0)
-        guess = NeuralFoil().solve(naca(digits), 1e6, 2.0)
-        assert guess.cl == pytest.approx(real.cl, abs=0.02)
-        assert guess.cd == pytest.approx(real.cd, rel=0.05)
-        assert guess.solver.startswith("NeuralFoil")
-
-
 def test_sample_five_is_the_same_for_ever() -> None:
     wanted = {"camber": 0.010318, "position": 0.473875, "thickness": 0.117601}
-    assert draw("naca4", seed=0, sample=5) == wanted
+    assert draw(FAMILIES["naca4"].ranges, seed=0, sample=5) == wanted
+
+
+WINGS = [wing_graph(naca(digits), nodes=40) for digits in ("0012", "2412", "4415", "6409")]
+PRECISIONS = pytest.mark.parametrize(
+    ("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["double", "float"]
+)
+
+
+@pytest.fixture(scope="module")
+def cars(cars_data: Path) -> Any:
+    dataset = CarDataset(cars_data)
+    return inputs([dataset[0], dataset[1], dataset[2]])
+
+
+def same(got: Tensor, wanted: Tensor, layer: Any, conv: GMMConv, x: Tensor, close: float) -> None:
+    """The same output, and the same gradients."""
+    torch.testing.assert_close(got, wanted, rtol=close, atol=close)
+    up = torch.randn_like(wanted)
+    names = [name for name, _ in conv.named_parameters()]
+    mine = torch.autograd.grad(got, [x, *(layer.get_parameter(name) for name in names)], up)
+    theirs = torch.autograd.grad(wanted, [x, *conv.parameters()], up)
+    for ours, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-3, atol=10 * close)
+
+
+@PRECISIONS
+def test_ring_layer_equals_gmmconv(dtype: torch.dtype, close: float) -> None:
+    torch.manual_seed(0)
+    conv = GMMConv(3, 5, dim=2, kernel_size=4).to(dtype)
+    ring = gmm.RingGMM(3, 5, dim=2, kernel_size=4).to(dtype)
+    ring.load_state_dict(conv.state_dict())
+    batch = Batch.from_data_list(WINGS)
+    x = torch.randn(160, 3, dtype=dtype, requires_grad=True)
+    pseudo = gmm.ring_pseudo(batch.pos.to(dtype).view(4, 40, 2))
+    weights = gmm.gaussian_weights(pseudo, ring.mu, ring.sigma)
+    got = ring(x.view(4, 40, 3).movedim(-1, 0), weights).movedim(0, -1).flatten(0, 1)
+    # The graphs' pseudo-coordinates are single precision, whichever the layers are.
+    wanted = conv(x, batch.edge_index, batch.edge_attr.to(dtype))
+    same(got, wanted, ring, conv, x, max(close, 1e-6))
+
+
+@PRECISIONS
+def test_mesh_layer_equals_gmmconv(cars: Any, dtype: torch.dtype, close: float) -> None:
+    torch.manual_seed(0)
+    conv = GMMConv(3, 5, dim=3, kernel_size=4).to(dtype)
+    layer = gmm.MeshGMM(3, 5, dim=3, kernel_size=4).to(dtype)
+    layer.load_state_dict(conv.state_dict())
+    pseudo = cars.edge_attr.to(dtype)
+    x = torch.randn(cars.num_nodes, 3, dtype=dtype, requires_grad=True)
+    near = gmm.Neighbours.of(cars.edge_index, cars.num_nodes)
+    weights = gmm.mesh_weights(pseudo[near.order], layer.mu, layer.sigma)
+    got = layer(x, near, weights / near.pointer.diff()[near.target])
+    same(got, conv(x, cars.edge_index, pseudo), layer, conv, x, close)
+
+
+def stack(trunk: Any, x: Tensor, graph: Any, dim: int) -> Tensor:
+    x = nnf.elu(trunk.encode(x))
+    for layer in trunk.layers:
+        conv = GMMConv(8, 8, dim=dim, kernel_size=2).to(x.dtype)
+        conv.load_state_dict(layer.state_dict())
+        x = x + nnf.elu(conv(x, graph.edge_index, graph.edge_attr))
+    return x
+
+
+def test_trunks_equal_stacks_of_gmmconv(cars: Any) -> None:
+    torch.manual_seed(0)
+    settings = NetworkSettings(layers=25, channels=8, kernels=2, stride=1)
+    trunk, batch = OutlineTrunk(settings), Batch.from_data_list(WINGS)
+    centred = torch.stack([2 * batch.pos[:, 0] - 1, 10 * batch.pos[:, 1]], 1)
+    wanted = global_mean_pool(stack(trunk, centred, batch, 2), batch.batch)
+    torch.testing.assert_close(trunk(outlines(WINGS)), wanted, rtol=1e-5, atol=1e-6)
+    mesh, graph = MeshTrunk(settings).double(), cars.clone()
+    graph.x, graph.edge_attr = graph.x.double(), graph.edge_attr.double()
+    area = graph.x[:, 6:]
+    sums = [global_mean_pool(v, graph.batch) for v in (stack(mesh, graph.x, graph, 3) * area, area)]
+    torch.testing.assert_close(mesh(graph), sums[0] / sums[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_ball_has_its_normals_areas_and_pseudo_coordinates() -> None:
+    ball = trimesh.creation.icosphere(3, radius=2.0)
+    graph = to_graph(ball.vertices, ball.faces)
+    outward = torch.tensor(ball.vertices / 2.0, dtype=torch.float32)
+    assert float((graph.x[:, 3:6] - outward).abs().max()) < 0.02
+    assert float(graph.x[:, 6].mean()) == pytest.approx(1.0)
+    assert 0.7 < float(graph.x[:, 6].min()) < float(graph.x[:, 6].max()) < 1.3
+    assert graph.edge_index.shape[1] == 2 * len(ball.edges_unique)
+    assert float(graph.x[:, 0].abs().max()) == pytest.approx(1.0)  # half a length is one
+    mine, graph.edge_attr = graph.edge_attr, None
+    torch.testing.assert_close(Cartesian()(graph).edge_attr, mine)
+
+
+@pytest.mark.parametrize(
+    ("task", "truth", "initial", "right"),
+    [
+        (wings_task.WINGS, 50.0, 55.1, False),
+        (wings_task.WINGS, 5.0, 6.9, True),
+        (cars_task.CARS, 0.30, 0.314, True),
+        (cars_task.CARS, 0.15, 0.161, False),
+    ],
+)
+def test_what_counts_as_right(task: Any, truth: float, initial: float, right: bool) -> None:
+    answers = pd.DataFrame({"truth": [truth], "initial": [initial]})
+    assert task.tolerance.right(answers).tolist() == [right]
+
+
+def test_the_cars_that_come_with_the_package() -> None:
+    cars = CarDataset()
+    assert len(cars) >= 120
+    assert (cars.settings["seed"], cars.preset, cars.solver[:8]) == (0, "coarse", "OpenFOAM")
+    assert SAMPLE.stat().st_size < 6e6
+    drag: dict[str, list[float]] = {family: [] for family in ("streamlined", "sedan", "van", "box")}
+    for car in cars:
+        assert 0.1 < float(car.y) < 1.2
+        assert 500 < car.num_nodes <= 1000
+        assert 0.5 < float(car.cp.max()) < 1.6  # about 1 where the flow is stopped
+        drag.get(car.family, []).append(float(car.y))
+    means = [sum(values) / len(values) for values in drag.values()]
+    assert means == sorted(means)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from it3_aero.wings import Airfoil, XFoil, choose, generate, naca, outline, read_airfoil
-from it3_aero.wings.solvers import SolverError, shim
-from it3_aero.wings.solvers import xfoil as xfoil_module
+from it3_aero.wings import Airfoil, XFoil, choose, naca, outline, read_airfoil
+from it3_aero.wings import solvers as xfoil_module
+from it3_aero.wings.solvers import SolverError
 from it3_core import IT3Error
 
 
@@ -37,29 +36,20 @@ def with_a(word: str) -> str:
     return "\n".join(["name", *rows])
 
 
+NOT_ONE = "this is not an airfoil: "
+FLAT = "\n".join(f"{i / 50} 0" for i in range(50))
 BAD = {
     "empty": ("", "the file is empty"),
-    "prose": (
-        "There is no airfoil\nin here at all.\n",
-        "this is not an airfoil: there are no pairs",
-    ),
-    "a square": (square(), "this is not an airfoil: it is 100 % as thick as it is long"),
+    "prose": ("There is no airfoil\nin here at all.\n", f"{NOT_ONE}there are no pairs"),
+    "a square": (square(), f"{NOT_ONE}it is 100 % as thick as it is long"),
     "crossing": (eight(), "the outline crosses itself near x/c = 0.5"),
     "three points": ("x\n1 0\n0 0.1\n1 0", "3 points are too few for an airfoil: 10 at least"),
-    "a line": (
-        "\n".join(f"{i / 50} 0" for i in range(50)),
-        "this is not an airfoil: it has only one",
-    ),
-    "one place": ("0.5 0.5\n" * 50, "this is not an airfoil: along x it measures 0"),
+    "a line": (FLAT, f"{NOT_ONE}it has only one"),
+    "one place": ("0.5 0.5\n" * 50, f"{NOT_ONE}along x it measures 0"),
     "nan": (with_a("nan"), "a coordinate is NaN or infinite"),
-    "inf": (with_a("1e999"), "a coordinate is NaN or infinite"),
     "a broken number": (with_a("0.0x3"), "line 52 is not a pair of numbers: 0.5 0.0x3"),
-    "a missing number": (with_a("......"), "line 52 is not a pair of numbers: 0.5 ......"),
-    "too many points": (
-        "\n".join(["x", *["0.5 0.1", "0.4 0.2"] * 3000]),
-        "6000 points are too many",
-    ),
-    "a picture": ("\x89PNG\r\n\x1a\n\0\0\0", "this is not an airfoil: the file is not a text"),
+    "too many points": ("x\n" + "0.5 0.1\n0.4 0.2\n" * 3000, "6000 points are too many"),
+    "a picture": ("\x89PNG\r\n\x1a\n\0\0\0", f"{NOT_ONE}the file is not a text"),
 }
 
 
@@ -76,27 +66,17 @@ def test_bad_files_get_one_clear_line(kind: str, tmp_path: Path) -> None:
 
 def test_places_that_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large.dat").touch()
+    os.truncate(tmp_path / "large.dat", 100_000_000)
     for path, reason in {
-        tmp_path: "this is a folder, not a coordinate file",
+        tmp_path: "this is not a file",
+        tmp_path / "large.dat": r"100\.0 MB is too much: 1 MB at most",
         tmp_path / "missing.dat": "can't be read: No such file or directory",
-        tmp_path / "pipe": "this is not a regular file",
+        tmp_path / "pipe": "this is not a file",
         tmp_path / ("long" * 100): "can't be read: File name too long",
     }.items():
         with pytest.raises(IT3Error, match=reason):
             read_airfoil(path)
-
-
-def test_a_hundred_megabytes_are_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "large.dat"
-    with path.open("wb") as file:
-        file.write(b"0.5 0.1\n" * 1000)
-        file.truncate(100_000_000)
-    began = time.perf_counter()
-    with pytest.raises(
-        IT3Error, match=r"100\.0 MB is too much for a coordinate file: 1 MB at most"
-    ):
-        read_airfoil(path)
-    assert time.perf_counter() - began < 1
 
 
 HOSTILE = ["a\nQUIT\n", "'; rm -rf x; '", '"', "$(touch evil)", "PANE\rQUIT", "ü ž.dat", " "]
@@ -120,33 +100,16 @@ def test_hostile_names_are_only_names(
 
 
 def test_points_that_are_none() -> None:
-    for points, reason in {
-        "shape": (np.zeros((5, 3)), "an outline is an array"),
-        "huge": (naca("2412").points * 1e12, "this is not an airfoil: along x it measures 1e"),
-        "zigzag": (np.random.default_rng(0).random((40, 2)), "the outline crosses itself"),
-    }.values():
+    for points, reason in (
+        (np.zeros((5, 3)), "an outline is an array"),
+        (naca("2412").points * 1e12, "this is not an airfoil: along x it measures 1e"),
+        (np.random.default_rng(0).random((40, 2)), "the outline crosses itself"),
+    ):
         with pytest.raises(IT3Error, match=reason):
             outline("bad", points)
-
-
-@pytest.mark.parametrize("digits", ["", "241", "24123456", "2x12", "23512", "²412"])
-def test_numbers_that_are_no_profile(digits: str) -> None:
-    with pytest.raises(IT3Error):
-        naca(digits)
-
-
-@pytest.mark.parametrize(
-    "flow", [{"reynolds": 0}, {"reynolds": float("nan")}, {"alpha": 90}, {"mach": 1.0}]
-)
-def test_flows_that_no_solver_is_for(flow: dict[str, float], tmp_path: Path) -> None:
-    with pytest.raises(IT3Error, match=f"{next(iter(flow))} must lie between"):
-        generate(tmp_path, 2, **flow)  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_solver_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SolverError, match=r"there is no program .*: run apt-get install xfoil"):
-        XFoil(str(tmp_path / "xfoil")).version()
+    for digits in ("", "241", "24123456", "2x12", "23512", "²412"):
+        with pytest.raises(IT3Error):
+            naca(digits)
 
 
 def test_auto_falls_back_on_neuralfoil(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +124,7 @@ def test_a_solver_that_hangs_is_killed_with_all_it_started(
 ) -> None:
     solver = program(f"echo $$ >> {tmp_path}/pids\nsleep 1000 & echo $! >> {tmp_path}/pids\nwait")
     began = time.perf_counter()
-    with pytest.raises(SolverError, match="doesn't answer as XFoil does: no answer within 1 s"):
+    with pytest.raises(SolverError, match="doesn't answer as XFoil does: no result within 1 s"):
         solver.check()
     assert time.perf_counter() - began < 5
     pids = (tmp_path / "pids").read_text().split()
@@ -177,7 +140,7 @@ def test_a_solver_that_hangs_on_a_shape_fails_that_shape(program: Callable[..., 
     solver = program(f"{banner}\ngrep -q ALFA && sleep 1000", timeout=0.3)
     point = solver.solve(naca("2412"), 1e6, 0.0)
     assert not point.converged
-    assert point.reason == "no answer within 0.3 s (with 160, 120, 200 panels)"
+    assert point.reason == "no result within 0.3 s (with 160, 120, 200 panels)"
     assert np.isnan(point.lift_to_drag)
 
 
@@ -194,65 +157,21 @@ def test_a_solver_that_hangs_on_a_shape_fails_that_shape(program: Callable[..., 
 def test_a_polar_is_not_trusted(polar: str, program: Callable[..., XFoil]) -> None:
     script = f"echo XFOIL Version 6.99\necho '{polar}' > p.txt\nfor i in 1 2 3 4 5 6 7 8 9 10 11"
     solver = program(f"{script}; do echo $i $i; done > cp.txt; cat > /dev/null")
-    assert (
-        solver.solve(naca("2412"), 1e6, 0.0).reason == "not converged (with 160, 120, 200 panels)"
-    )
-
-
-def test_another_program_is_not_taken_for_xfoil(program: Callable[..., XFoil]) -> None:
-    with pytest.raises(SolverError, match="doesn't answer as XFoil does"):
-        program("echo hello").version()
-
-
-def test_a_shape_that_xfoil_can_t_solve_has_a_reason(xfoil: XFoil) -> None:
-    point = xfoil.solve(naca("0012"), 1e6, 29.0)
-    assert not point.converged
-    assert point.reason == "not converged (with 160, 120, 200 panels)"
+    reason = solver.solve(naca("2412"), 1e6, 0.0).reason
+    assert reason == "not converged (with 160, 120, 200 panels)"
 
 
 def test_without_a_compiler_the_way_out_is_told(
     xfoil: XFoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A program that dies as Debian's does, in a world without compilers and without a cache.
+    # A program that dies as Debian's does, in a world without compilers.
     path = tmp_path / "xfoil"
     path.write_text("#!/bin/sh\nkill -FPE $$\n")
     path.chmod(0o755)
-    monkeypatch.setattr(shim, "_COMPILERS", ("no-such-compiler",))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    shim.build_shim.cache_clear()
+    monkeypatch.setattr(xfoil_module, "_COMPILERS", ("no-such-compiler",))
+    xfoil_module.build_shim.cache_clear()
     try:
-        with pytest.raises(SolverError, match="takes a C compiler once: run apt-get install gcc"):
+        with pytest.raises(SolverError, match="takes a C compiler: run apt-get install gcc"):
             XFoil(str(path)).check()
     finally:
-        shim.build_shim.cache_clear()
-
-
-def test_the_shim_is_built_once_and_found_again(
-    xfoil: XFoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert str(shutil.which("cc"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a folder with spaces"))
-    monkeypatch.setattr(xfoil_module, "_trapping", {shutil.which("xfoil")})
-    shim.build_shim.cache_clear()
-    try:
-        built = shim.build_shim()
-        assert built.parent == tmp_path / "a folder with spaces" / "it3-aero"
-        assert xfoil.solve(naca("2412"), 1e6, 0.0).converged
-        monkeypatch.setattr(shim, "_COMPILERS", ("no-such-compiler",))
-        shim.build_shim.cache_clear()
-        assert shim.build_shim() == built
-        assert [path.name for path in built.parent.iterdir()] == [built.name]
-    finally:
-        shim.build_shim.cache_clear()
-
-
-def test_a_home_that_can_t_be_written_into_is_no_obstacle(
-    xfoil: XFoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    shim.build_shim.cache_clear()
-    try:
-        assert shim.build_shim().is_file()
-    finally:
-        shim.build_shim.cache_clear()
+        xfoil_module.build_shim.cache_clear()

@@ -1,10 +1,10 @@
-"""Numbers worked out by hand, or by an independent formula."""
+"""Numbers worked out by hand, or by an independent formula; each equation by its number."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -16,18 +16,13 @@ from it3_core import (
     AnswerStep,
     Classification,
     DenseMap,
-    IT3Error,
-    IT3Warning,
     Regression,
-    Source,
     Trust,
     adapter_from,
     condition,
-    idempotence_loss,
     sensitivity,
     zigzag_loss,
 )
-from it3_core.distances import js_divergence, kl_divergence, l2_distance
 
 
 class Fixed(nn.Module):
@@ -43,31 +38,14 @@ class Fixed(nn.Module):
         return x + (self.a * value + self.b) * indicator
 
 
-def test_regression_signal() -> None:
-    adapter = Regression(mean=[10.0, 0.0], std=[5.0, 2.0])
-    x = torch.zeros(1, 7)
-    assert adapter.channels == 3
-    assert adapter.neutral(x).tolist() == [[0.0, 0.0, 0.0]]
+def test_regression() -> None:
+    adapter = Regression([10.0, 0.0], [5.0, 2.0])
+    assert adapter.neutral(torch.zeros(1, 7)).tolist() == [[0.0, 0.0, 0.0]]
     assert adapter.encode(torch.tensor([[20.0, -4.0]])).tolist() == [[2.0, -2.0, 1.0]]
-
-
-def test_regression_distances_and_errors() -> None:
     first, second = torch.tensor([[10.0, 0.0]]), torch.tensor([[25.0, 8.0]])  # gaps 3 and 4 std
-    expected = {"absolute": 3.5, "euclidean": math.sqrt(12.5), "squared": 12.5}
-    for name, value in expected.items():
-        adapter = Regression([10.0, 0.0], [5.0, 2.0], name)  # type: ignore[arg-type]
-        assert adapter.distance(first, second).item() == pytest.approx(value)
+    assert adapter.distance(first, second).item() == pytest.approx(3.5)
     assert adapter.error(first, second).item() == pytest.approx((15 + 8) / 2)
     assert adapter.loss(first, second).item() == pytest.approx(12.5)
-
-
-def test_a_column_and_a_vector_of_labels_are_the_same() -> None:
-    """(batch, 1) outputs minus (batch,) labels must not broadcast to a square."""
-    adapter, column = Regression(), torch.tensor([[1.0], [2.0], [3.0]])
-    label = torch.tensor([1.0, 2.0, 5.0])
-    assert adapter.error(column, label).tolist() == [0.0, 0.0, 2.0]
-    assert adapter.loss(column, label).tolist() == [0.0, 0.0, 4.0]
-    assert torch.equal(adapter.encode(column), adapter.encode(column.flatten()))
 
 
 def test_probability_distances_have_their_textbook_values() -> None:
@@ -78,24 +56,17 @@ def test_probability_distances_have_their_textbook_values() -> None:
         0.25 * math.log(0.25 / middle[0]) + 0.75 * math.log(0.75 / middle[1])
         + 0.5 * math.log(0.5 / middle[0]) + 0.5 * math.log(0.5 / middle[1])
     ) / 2  # fmt: skip
-    assert kl_divergence(p, q).item() == pytest.approx(kl)
-    assert js_divergence(p, q).item() == pytest.approx(js)
-    assert js_divergence(q, p).item() == pytest.approx(js)
-    assert l2_distance(p, q).item() == pytest.approx(math.sqrt(2) / 4)
     for name, value in {"kl": kl, "js": js, "l2": math.sqrt(2) / 4}.items():
         assert Classification(2, name).distance(p, q).item() == pytest.approx(value)  # type: ignore[arg-type]
 
 
 def test_distances_stay_finite_for_certain_answers() -> None:
     certain = torch.tensor([[200.0, -200.0]], requires_grad=True)
-    for name in ("js", "kl", "l2"):
-        distance = Classification(2, name).distance(certain, -certain.detach())  # type: ignore[arg-type]
+    for name, sign in itertools.product(("js", "kl", "l2"), (-1, 1)):
+        distance = Classification(2, name).distance(certain, sign * certain.detach())  # type: ignore[arg-type]
         (gradient,) = torch.autograd.grad(distance.sum(), certain)
         assert torch.isfinite(distance).all()
-        assert torch.isfinite(gradient).all()
-        at_zero = Classification(2, name).distance(certain, certain.detach())  # type: ignore[arg-type]
-        (gradient,) = torch.autograd.grad(at_zero.sum(), certain)
-        assert at_zero.item() == 0
+        assert (distance.item() == 0) == (sign == 1)
         assert torch.isfinite(gradient).all()
 
 
@@ -119,46 +90,12 @@ def test_dense_maps() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "adapter",
-    [
-        Regression([1.0, 2.0], [3.0, 4.0], "squared"),
-        Classification(7, "kl"),
-        DenseMap(4, "l2"),
-    ],
-)
-def test_adapters_survive_json(adapter: Any) -> None:
-    assert repr(adapter_from(adapter.describe())) == repr(adapter)
+def test_adapters_survive_json() -> None:
+    for adapter in (Regression([1.0], [3.0]), Classification(7, "kl"), DenseMap(4, "l2")):
+        assert repr(adapter_from(adapter.describe())) == repr(adapter)
 
 
-def test_zigzag_is_the_sum_of_both_passes() -> None:
-    adapter, x, y = Regression(), torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 2.0])
-    model = Fixed(a=0.5)
-    # neutral: 1, 2 → squared errors 1, 0; with the label 2 given: 2, 3 → 0, 1
-    assert zigzag_loss(model, adapter, x, y).item() == pytest.approx(0.5 + 0.5)
-    assert zigzag_loss(model, adapter, x, y, weight=0.5).item() == pytest.approx(0.5 + 0.25)
-    with pytest.raises(IT3Error, match="weight"):
-        zigzag_loss(model, adapter, x, y, weight=0.0)
-    assert zigzag_loss(model, adapter, x, y, given=0.0).item() == pytest.approx(0.5)
-    assert zigzag_loss(model, adapter, x, y, given=1.0).item() == pytest.approx(0.5)
-    # own answers 1, 2 given: 1.5, 3 → 0.25, 1
-    own = zigzag_loss(model, adapter, x, y, second="own")
-    assert own.item() == pytest.approx(0.5 + 0.625)
-    assert zigzag_loss(model, adapter, x, y, second="own", given=1.0).item() == pytest.approx(0.625)
-
-
-def test_zigzag_with_mixed_answers_gives_labels_and_own_ones_at_even_odds() -> None:
-    torch.manual_seed(0)
-    adapter, x, y = Regression(), torch.ones(4000, 1), torch.full((4000,), 3.0)
-    # f(x, s) = x + s: with the label 4, with its own answer 1 it is 2: both are off by 1
-    assert zigzag_loss(Fixed(a=1.0), adapter, x, y, second="mixed", given=1.0).item() == 1.0
-    # f(x, s) = x + s/2: with the label 2.5, off by 0.5; with its own answer 1.5, off by 1.5
-    mixed = zigzag_loss(Fixed(a=0.5), adapter, x, y, second="mixed", given=1.0).item()
-    assert mixed == pytest.approx((0.25 + 2.25) / 2, rel=0.05)
-
-
-@pytest.mark.parametrize("second", ["label", "own"])
-def test_zigzag_of_both_passes_at_once_is_that_of_one_after_the_other(second: Any) -> None:
+def test_zigzag_of_both_passes_at_once_is_that_of_one_after_the_other() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 3),
                         nn.AdaptiveAvgPool2d(1), nn.Flatten())  # fmt: skip
@@ -171,19 +108,19 @@ def test_zigzag_of_both_passes_at_once_is_that_of_one_after_the_other(second: An
     found = {}
     for together in (False, True):
         runs.clear()
-        loss = zigzag_loss(model, adapter, x, y, second=second, together=together)
+        loss = zigzag_loss(model, adapter, x, y, shared_prefix=together)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         found[together] = (loss, *gradients)
-        assert len(runs) == (1 if together and second == "label" else 2)
+        assert len(runs) == (1 if together else 2)
     for one, other in zip(found[False], found[True], strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_both_passes_at_once_leave_batch_norms_with_the_neutral_pass_s_statistics() -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3),
-                        nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                        nn.Linear(6, 4))  # fmt: skip
+    norms = [nn.BatchNorm2d(8, momentum=1.0), nn.BatchNorm2d(6, momentum=1.0)]
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), norms[0], nn.ReLU(), nn.Conv2d(8, 6, 3), norms[1],
+                        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))  # fmt: skip
     adapter = Classification(4)
     model = condition(net, adapter, layer="1").train()
     nn.init.normal_(model.embed.weight, std=3.0)  # type: ignore[union-attr,arg-type]
@@ -195,50 +132,11 @@ def test_both_passes_at_once_leave_batch_norms_with_the_neutral_pass_s_statistic
     for one, other in zip(model.buffers(), plain.buffers(), strict=True):
         torch.testing.assert_close(one, other)
     assert "forward" not in vars(model.model[1])  # type: ignore[index]
-    # The second pass is on the first one's statistics: those that a batch norm now has, undone.
-    norm, before = model.model[4], copy.deepcopy(net[4])  # type: ignore[index]
-    share = norm.momentum
+    # The second pass is on the first one's statistics, which with such a momentum are kept.
     frozen = copy.deepcopy(model).eval()
-    for layer, was in ((frozen.model[1], net[1]), (frozen.model[4], before)):  # type: ignore[index]
-        rows = 6 * (36 if layer.num_features == 8 else 16)
-        layer.running_mean = (layer.running_mean - (1 - share) * was.running_mean) / share
-        unbiased = (layer.running_var - (1 - share) * was.running_var) / share
-        layer.running_var = unbiased * (rows - 1) / rows
+    for layer, rows in ((frozen.model[1], 6 * 36), (frozen.model[4], 6 * 16)):  # type: ignore[index]
+        layer.running_var *= (rows - 1) / rows  # torch keeps the unbiased one
     torch.testing.assert_close(told, frozen(x, adapter.encode(y)), rtol=1e-4, atol=1e-4)
-
-
-def test_zigzag_with_own_answers_has_no_gradient_through_them() -> None:
-    adapter, x, y = Regression(), torch.tensor([[1.0]]), torch.tensor([2.0])
-    model = Fixed(a=0.5)
-    x.requires_grad_()
-    zigzag_loss(model, adapter, x, y, second="own", given=1.0).backward()
-    # f(x, own) = x + 0.5·own with own = 1 held fixed: d/dx (x + 0.5 − 2)² = 2·(1.5 − 2)·1
-    assert x.grad is not None
-    assert x.grad.item() == pytest.approx(-1.0)
-
-
-def test_zigzag_noise_is_noise_of_the_label() -> None:
-    torch.manual_seed(0)
-    adapter, x, y = Regression(), torch.zeros(4000, 1), torch.zeros(4000)
-    loss = zigzag_loss(Fixed(a=1.0), adapter, x, y, second="noisy", noise=0.3, given=1.0)
-    assert loss.item() == pytest.approx(0.09, rel=0.1)  # the variance of the noise
-    classes = Classification(10)
-    noisy = classes.perturb(classes.encode(torch.zeros(4000, dtype=torch.long)), 0.5)
-    assert noisy.sum(1).eq(2).all()  # still one class, and the indicator
-    assert noisy[:, 0].mean().item() == pytest.approx(0.5 + 0.5 / 10, abs=0.03)
-
-
-def test_zigzag_tells_each_instance_with_its_probability() -> None:
-    torch.manual_seed(0)
-    adapter, x, y = Regression(), torch.zeros(4000, 1), torch.zeros(4000)
-    loss = zigzag_loss(Fixed(a=0.0, b=1.0), adapter, x, y, given=0.25)  # the indicator alone
-    assert loss.item() == pytest.approx(0.25, abs=0.03)
-
-
-def test_idempotence_loss_and_its_power() -> None:
-    y1, y0 = torch.tensor([3.0, 1.0]), torch.zeros(2)
-    assert idempotence_loss(Regression(), y1, y0).item() == 2.0
-    assert idempotence_loss(Regression(), y1, y0, power=2).item() == 5.0
 
 
 def test_answer_step() -> None:
@@ -249,11 +147,6 @@ def test_answer_step() -> None:
         assert answer.prediction.flatten().tolist() == expected
         assert answer.error_before.tolist() == [1.0, 2.0]
     assert AnswerStep(model, adapter, 1.0)(x).error_after.tolist() == [0.5, 1.0]
-
-
-def test_source_reads_its_error_when_asked() -> None:
-    answer = Source(Fixed(a=0.5), Regression(std=2.0))(torch.tensor([[2.0]]))
-    assert answer.error_before.item() == answer.error_after.item() == 0.25  # (2 + 0.5 − 2) / 2
 
 
 @pytest.mark.parametrize("a", [0.0, 0.4, 1.0])
@@ -325,15 +218,7 @@ def test_trust_percentiles_and_flags() -> None:
     assert torch.equal(again.percentile(asked), trust.percentile(asked))
 
 
-def test_trust_counts_only_what_is_smaller() -> None:
-    ties = Trust.from_errors(torch.cat([torch.zeros(90), torch.linspace(0.1, 1, 10)]))
-    assert ties.percentile(torch.tensor([0.0])).item() == 0.0
-    few = Trust([1.0, 1.0, 1.0, 2.0])
-    found = few.percentile(torch.tensor([0.5, 1.0, 1.5, 3.0])).tolist()
-    assert found == [0.0, 0.0, pytest.approx(250 / 3), 100.0]
-
-
-@pytest.mark.parametrize("size", [20, 50, 200])
+@pytest.mark.parametrize("size", [20, 200])
 def test_false_alarms_are_as_many_as_promised_however_small_the_data(size: int) -> None:
     torch.manual_seed(0)
     rates = []
@@ -341,31 +226,3 @@ def test_false_alarms_are_as_many_as_promised_however_small_the_data(size: int) 
         trust = Trust.from_errors(torch.randn(size).abs(), false_alarms=0.1)
         rates.append(trust.flag(torch.randn(500).abs()).float().mean())
     assert torch.stack(rates).mean().item() == pytest.approx(0.1, abs=0.012)
-
-
-def test_too_few_errors_for_the_promise_are_named() -> None:
-    with pytest.warns(IT3Warning, match="at least 19"):
-        Trust.from_errors(torch.rand(10))
-
-
-@pytest.mark.parametrize("name", ["js", "kl", "l2"])
-def test_a_class_that_is_ruled_out_is_no_trouble(name: Any) -> None:
-    first = torch.tensor([[0.0, 1.0, float("-inf")]], requires_grad=True)
-    second = torch.tensor([[0.0, 1.5, float("-inf")]])
-    distance = Classification(3, name).distance(first, second)
-    expected = Classification(2, name).distance(first[:, :2], second[:, :2])
-    assert distance.item() == pytest.approx(expected.item(), abs=1e-6)
-
-
-def test_labels_of_any_integer_type() -> None:
-    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64, torch.uint16):
-        label = torch.tensor([[[1, 0]]]).to(dtype)
-        assert DenseMap().error(torch.tensor([[[[5.0, -5.0]]]]), label).item() == 0
-        assert Classification(3).encode(torch.tensor([2]).to(dtype))[0, 2] == 1
-        signal = Regression().perturb(Regression().encode(torch.tensor([3]).to(dtype)), 0.1)
-        assert signal.is_floating_point()
-    mask = torch.tensor([[[[True, False]]]])  # (batch, 1, height, width)
-    assert DenseMap().loss(torch.zeros(1, 1, 1, 2), mask).item() == pytest.approx(math.log(2))
-    series = torch.zeros(2, 1, 7)  # one-dimensional maps, labels with and without a channel
-    assert DenseMap().loss(series, torch.zeros(2, 1, 7).long()).shape == (2,)
-    assert DenseMap().loss(series, torch.zeros(2, 7).long()).shape == (2,)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from it3_core import (
     ActMAD,
     Adapter,
     AnswerStep,
+    Classification,
     IT3Error,
     Method,
     OnlineIT3,
@@ -26,7 +27,6 @@ from it3_core import (
     condition,
 )
 from it3_core.batching import count, take
-from it3_core.memory import peak_memory
 
 Build = Callable[..., Any]
 
@@ -70,19 +70,15 @@ class HalfWayError(Exception):
     pass
 
 
-class Brittle(nn.Module):
+class Brittle(nn.Linear):
     """Raises when it is asked with an answer as its signal, which is half-way through."""
 
-    def __init__(self, exception: type[BaseException]) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 1)
-        self.exception = exception
+    exception: type[BaseException] = HalfWayError
 
-    def forward(self, x: Tensor, signal: Tensor) -> Tensor:
+    def forward(self, x: Tensor, signal: Tensor) -> Tensor:  # type: ignore[override]
         if signal[:, -1].any():
             raise self.exception
-        output: Tensor = self.layer(x)
-        return output
+        return super().forward(x)
 
 
 @pytest.mark.filterwarnings("ignore:this network can't be mapped")
@@ -99,23 +95,18 @@ def test_module_is_never_touched(case: Any) -> None:
 def test_module_is_not_touched_by_a_call_that_raises_half_way(
     exception: type[BaseException],
 ) -> None:
-    model, adapter = Brittle(exception).train(), Regression()
+    model, adapter = Brittle(2, 1).train(), Regression()
+    model.exception = exception
     before = snapshot(model)
-    methods: list[Method] = [
-        AnswerStep(model, adapter),
-        IT3(model, adapter),
-        IT3(model, adapter, per_instance=True),
-        OnlineIT3(model, adapter),
-    ]
-    for method in methods:
+    for method in (AnswerStep, IT3, partial(IT3, per_instance=True), OnlineIT3):
         with pytest.raises(exception):
-            method(torch.randn(3, 2))
+            method(model, adapter)(torch.randn(3, 2))  # type: ignore[operator]
     assert same(before, snapshot(model))
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "map"])
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_module_is_not_touched_when_the_step_explodes(build: Build, name: str) -> None:
     case = build(name)
     before = snapshot(case.model)
@@ -178,11 +169,10 @@ def naive_it3(
 
 @pytest.mark.parametrize("anchor_gradient", [False, True])
 @pytest.mark.parametrize(("optimizer", "lr"), [("SGD", 0.01), ("Adam", 1e-3), ("RMSprop", 1e-4)])
-@pytest.mark.parametrize("steps", [1, 3])
 def test_steps_equal_a_naive_reference(
-    case: Any, steps: int, optimizer: str, lr: float, anchor_gradient: bool
+    case: Any, optimizer: str, lr: float, anchor_gradient: bool
 ) -> None:
-    how = {"steps": steps, "lr": lr, "optimizer": optimizer, "anchor_gradient": anchor_gradient}
+    how = {"steps": 3, "lr": lr, "optimizer": optimizer, "anchor_gradient": anchor_gradient}
     expected = naive_it3(case.model, case.adapter, case.x, **how)
     found = IT3(case.model, case.adapter, trust_region=False, **how)(case.x)
     assert not torch.allclose(expected, found.initial, atol=1e-6)  # there was something to learn
@@ -214,97 +204,67 @@ def test_sharing_the_trunk_changes_nothing(build: Build, name: str, anchor_gradi
     def above(parameter: str) -> bool:
         return not any(parameter.startswith(f"model.{layer}.") for layer in below)
 
-    for _ in range(3):
+    for _ in range(3):  # an episode leaves nothing behind
         expected = naive_it3(case.model, case.adapter, case.x, chosen=above, **how)
         found = method(case.x)
         torch.testing.assert_close(found.prediction, expected, rtol=0, atol=1e-6)
         case.x = take(case.x, list(reversed(range(count(case.x)))))
 
 
-class WorksInPlace(nn.Module):
-    """Adds to what its first layer returned, in place: replaying it naively would add twice."""
+class Awkward(nn.Module):
+    """Adds to what its first layer returned in place, so that a replay would add twice; or takes it
+    past the second layer, for all inputs or for some."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
-        self.stem = nn.Linear(4, 6)
-        self.middle = nn.Linear(6, 6)
-        self.head = nn.Linear(6, 1)
+        self.kind = kind
+        self.stem, self.middle, self.head = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.stem(x)
-        hidden += 1.0
-        hidden = self.middle(hidden)
-        hidden.mul_(2.0)
-        output: Tensor = self.head(hidden.tanh())
-        return output
-
-
-@pytest.mark.parametrize("layer", ["stem", "middle"])
-def test_sharing_is_given_up_where_it_would_be_wrong(layer: str) -> None:
-    adapter = Regression()
-    model = condition(WorksInPlace().double(), adapter, layer)
-    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
-    x = torch.randn(5, 4, dtype=torch.float64)
-    how = {"steps": 2, "lr": 0.01, "optimizer": "SGD", "anchor_gradient": False}
-    expected = naive_it3(model, adapter, x, **how)
-    method = IT3(model, adapter, trust_region=False, **how)
-    for _ in range(3):
-        torch.testing.assert_close(method(x).prediction, expected, rtol=0, atol=1e-6)
-
-
-class Skips(nn.Module):
-    """Takes what its first layer returned past the second: for all inputs, or for some."""
-
-    def __init__(self, always: bool) -> None:
-        super().__init__()
-        self.always = always
-        self.stem = nn.Linear(4, 6)
-        self.middle = nn.Linear(6, 6)
-        self.head = nn.Linear(6, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.stem(x)
+        if self.kind == "in place":
+            hidden += 1.0
         deeper = self.middle(hidden)
-        if self.always or float(x.mean()) > 5:
+        if self.kind == "in place":
+            deeper.mul_(2.0)
+        if self.kind == "skips" or (self.kind == "skips some" and float(x.mean()) > 5):
             deeper = deeper + hidden
         output: Tensor = self.head(deeper.tanh())
         return output
 
 
-@pytest.mark.parametrize("always", [True, False])
-def test_what_goes_past_the_entrance_is_there_when_it_is_needed(always: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "layer", "parts"),
+    [
+        ("in place", "stem", ("",)),
+        ("in place", "middle", ("",)),
+        ("skips", "middle", ("embed.", "model.head.")),
+        ("skips some", "middle", ("embed.", "model.head.")),
+    ],
+)
+def test_sharing_is_given_up_where_it_would_be_wrong(
+    kind: str, layer: str, parts: tuple[str, ...]
+) -> None:
     adapter = Regression()
-    model = condition(Skips(always).double(), adapter, "middle")
-    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+    model = condition(Awkward(kind).double(), adapter, layer)
+    nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
     how: dict[str, Any] = {"steps": 2, "lr": 0.01, "optimizer": "SGD", "anchor_gradient": False}
-    method = IT3(model, adapter, trust_region=False, parameters=["embed.*", "model.head.*"], **how)
+    patterns = [f"{part}*" for part in parts]
+    method = IT3(model, adapter, trust_region=False, parameters=patterns, **how)
     for shift in (0.0, 10.0, 0.0):  # proven on the first, where the second needs more
         x = torch.randn(5, 4, dtype=torch.float64) + shift
-        chosen = lambda name: name.startswith(("embed.", "model.head."))  # noqa: E731
-        expected = naive_it3(model, adapter, x, chosen=chosen, **how)
+        expected = naive_it3(model, adapter, x, chosen=lambda name: name.startswith(parts), **how)
         torch.testing.assert_close(method(x).prediction, expected, rtol=0, atol=1e-6)
 
 
-def test_only_what_the_entrance_returned_is_kept() -> None:
-    """And a pass that starts from it answers as a whole one does, bit for bit."""
-    adapter, x = Regression(), torch.randn(64, 1000)
-    layers = [layer for _ in range(6) for layer in (nn.Linear(1000, 1000), nn.Tanh())]
-    model = condition(nn.Sequential(*layers, nn.Linear(1000, 1)), adapter, "10").eval()
-    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
-    method = AnswerStep(model, adapter)
-    method(x)
-    with torch.no_grad():
-        expected = model(x, adapter.encode(model(x, adapter.neutral(x))))
-    assert torch.equal(method(x).prediction, expected)
-    assert peak_memory(lambda: method(x)) < 4.5 * x.nbytes  # kept, its input, sum and output
-
-
 @pytest.mark.filterwarnings("ignore:this network can't be mapped")
-@pytest.mark.parametrize("trust_region", [False, True])
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "Adagrad"])
+@pytest.mark.parametrize(
+    ("optimizer", "trust_region", "rows"), [("SGD", False, 2), ("Adagrad", True, 99)]
+)
 def test_per_instance_equals_a_loop_over_rows(
-    case: Any, optimizer: str, trust_region: bool
+    case: Any, optimizer: str, trust_region: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("it3_core.methods.it3._MOST_ROWS", rows)  # at once, in memory
     how: dict[str, Any] = {"steps": 2, "lr": 1e-3, "optimizer": optimizer}
     together = IT3(case.model, case.adapter, per_instance=True, trust_region=trust_region, **how)
     alone = IT3(case.model, case.adapter, trust_region=trust_region, **how)
@@ -317,20 +277,6 @@ def test_per_instance_equals_a_loop_over_rows(
     assert not torch.allclose(answer.prediction, whole.prediction, atol=1e-7)  # not the same thing
 
 
-@pytest.mark.parametrize("norm", ["batch", 0.3])
-def test_per_instance_statistics_are_each_row_s_own(build: Build, norm: Any) -> None:
-    case = build("cnn")
-    # After the last norm: a norm over one image takes away what was added to a whole channel.
-    model = condition(case.model.model, case.adapter, "late")
-    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
-    together = IT3(model, case.adapter, lr=1e-3, per_instance=True, norm=norm)(case.x)
-    alone = IT3(model, case.adapter, lr=1e-3, norm=norm)
-    rows = [alone(take(case.x, [row])) for row in range(count(case.x))]
-    for part in ("prediction", "error_before", "error_after"):
-        expected = torch.cat([getattr(row, part) for row in rows])
-        torch.testing.assert_close(getattr(together, part), expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.filterwarnings("ignore:this network can't be mapped")
 @pytest.mark.parametrize("per_instance", [False, True])
 def test_permuting_a_batch_permutes_the_answers(case: Any, per_instance: bool) -> None:
@@ -341,42 +287,24 @@ def test_permuting_a_batch_permutes_the_answers(case: Any, per_instance: bool) -
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
-def test_chunks_of_rows_answer_like_one(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = build("mlp")
-    method = IT3(case.model, case.adapter, lr=1e-3, per_instance=True)
-    whole = method(case.x)
-    monkeypatch.setattr("it3_core.methods.it3._MOST_ROWS", 2)
-    parts = method(case.x)
-    torch.testing.assert_close(parts.prediction, whole.prediction)
-    torch.testing.assert_close(parts.error_after, whole.error_after)
-
-
-@pytest.mark.parametrize("lr", [1e-3, 0.1, 10.0])
-def test_an_answer_never_moves_further_than_to_y1(case: Any, lr: float) -> None:
-    methods: list[Method] = [
-        IT3(case.model, case.adapter, lr=lr),
-        OnlineIT3(case.model, case.adapter, lr=lr, steps=2),
-    ]
-    for method in methods:
-        answer = method(case.x)
-        moved = case.adapter.distance(answer.prediction, answer.initial)
-        assert (moved <= answer.error_before * (1 + 1e-3)).all()
-        assert torch.isfinite(answer.prediction).all()
-
-
-@pytest.mark.parametrize("distance", ["absolute", "euclidean", "squared"])
-def test_an_answer_that_overshoots_lands_at_the_edge(build: Build, distance: Any) -> None:
-    case = build("mlp")
-    adapter = Regression(1.0, 2.0, distance)
+@pytest.mark.parametrize(
+    ("name", "adapter"),
+    [("mlp", Regression(1.0, 2.0))] + [("cnn", Classification(3, d)) for d in ("js", "kl", "l2")],
+)
+def test_an_answer_that_overshoots_lands_at_the_edge(
+    build: Build, name: str, adapter: Adapter
+) -> None:
+    case = build(name)
     answer = IT3(case.model, adapter, lr=0.1)(case.x)
     free = IT3(case.model, adapter, lr=0.1, trust_region=False)(case.x)
     over = adapter.distance(free.prediction, free.initial) > free.error_before
     assert over.any()
-    edge = adapter.distance(answer.prediction, answer.initial)[over]
-    torch.testing.assert_close(edge, answer.error_before[over], rtol=1e-3, atol=1e-12)
+    share = adapter.distance(answer.prediction, answer.initial)[over] / answer.error_before[over]
+    short, far = (0.999, 1.001) if name == "mlp" else (0.98, 1.002)  # of classes: by bisection
+    assert ((short <= share) & (share <= far)).all()
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_calls_work_in_any_gradient_mode(case: Any, mode: Callable[[], Any]) -> None:
     expected = {name: method(case.x).prediction for name, method in every_method(case).items()}
     methods = every_method(case)
@@ -415,46 +343,19 @@ def test_weights_are_read_at_every_call(build: Build) -> None:
     assert method(case.x.float()).prediction.dtype == torch.float32
 
 
-def test_an_episode_leaves_nothing_behind(case: Any) -> None:
-    method = IT3(case.model, case.adapter, lr=1e-2, steps=2)
-    first = method(case.x)
-    method(take(case.x, [0]))
-    again = method(case.x)
-    assert torch.equal(first.prediction, again.prediction)
-
-
-def test_methods_can_be_copied_and_pickled(build: Build) -> None:
-    case = build("mlp")
-    method = IT3(case.model, case.adapter, lr=1e-3)
-    expected = method(case.x).prediction
-    assert torch.equal(copy.deepcopy(method)(case.x).prediction, expected)
-    sent = pickle.loads(pickle.dumps(method))  # noqa: S301 - as joblib sends it to a worker
-    assert torch.equal(sent(case.x).prediction, expected)
-
-
 def test_tied_weights_stay_tied() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(4, 4)
-            self.second = nn.Linear(4, 4)
-            self.second.weight = self.first.weight
-            self.head = nn.Linear(4, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            output: Tensor = self.head(self.second(self.first(x).tanh()).tanh())
-            return output
-
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    net[2].weight = net[0].weight
     adapter = Regression()
-    model = condition(Tied().double(), adapter, "first")
-    torch.nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+    model = condition(net.double(), adapter, "0")
+    nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
     x = torch.randn(5, 4, dtype=torch.float64)
     how = {"steps": 2, "lr": 0.05, "optimizer": "SGD", "anchor_gradient": True}
     expected = naive_it3(model, adapter, x, **how)
     found = IT3(model, adapter, trust_region=False, **how)(x).prediction
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     # A weight that also acts below the signal is not above it.
-    names = ["model.second.bias", "model.head.weight", "model.head.bias", "embed.weight"]
+    names = ["model.2.bias", "model.4.weight", "model.4.bias", "embed.weight"]
     expected = naive_it3(model, adapter, x, chosen=names.__contains__, **how)
     found = IT3(model, adapter, parameters="above", trust_region=False, **how)(x).prediction
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
@@ -474,19 +375,3 @@ def test_parameters_are_chosen_by_pattern_and_predicate(build: Build) -> None:
         IT3(case.model, case.adapter, parameters="model.7.*")
     with pytest.raises(IT3Error, match="no parameter of the network is chosen"):
         IT3(case.model, case.adapter, parameters=lambda name, _: False)
-
-
-def test_parameters_may_be_those_of_the_norms() -> None:
-    torch.manual_seed(0)
-    adapter = Regression()
-    net = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 1)).double()
-    model = condition(net, adapter, "0")
-    nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
-    x = torch.randn(5, 4, dtype=torch.float64)
-    how = {"steps": 2, "lr": 0.05, "optimizer": "SGD", "anchor_gradient": False}
-    expected = naive_it3(model, adapter, x, chosen=lambda n: n.startswith("model.1."), **how)
-    found = IT3(model, adapter, parameters="norms", trust_region=False, **how)(x).prediction
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-    assert not torch.equal(found, IT3(model, adapter, lr=0.0)(x).prediction)
-    with pytest.raises(IT3Error, match="no normalisation layer"):
-        IT3(condition(nn.Linear(4, 1), adapter, ""), adapter, parameters="norms")

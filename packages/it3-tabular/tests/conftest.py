@@ -1,13 +1,16 @@
 """What the tests share: one thread, and small data and models, made once."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from it3_tabular import IT3Classifier, IT3Regressor, load_energy
+from it3_tabular import IT3Regressor, load_energy
+from it3_tabular.__main__ import main
 
 # Before anything runs: on a busy machine, threads of such small networks wait for each other.
 torch.set_num_threads(1)
@@ -25,19 +28,24 @@ def regressor(energy) -> IT3Regressor:
 
 
 @pytest.fixture(scope="session")
-def classifier(energy) -> IT3Classifier:
+def made_once(tmp_path_factory, energy) -> Path:
+    """`energy.csv`, a small table with gaps and the target `load`, and `run`, trained on it."""
     x, y = energy
-    return IT3Classifier(random_state=0, max_iter=40).fit(x, np.where(y > 20, "high", "low"))
+    columns = {"height": x[:, 4], "glazing": x[:, 6], "compactness": x[:, 0], "load": y}
+    frame = pd.DataFrame(columns)[::6].reset_index(drop=True)
+    frame.loc[3::9, "height"] = np.nan
+    folder = tmp_path_factory.mktemp("made")
+    frame.to_csv(folder / "energy.csv", index=False)
+    arguments = ["train", str(folder / "energy.csv"), "--target", "load", "--epochs", "5"]
+    assert main([*arguments, "--out", str(folder / "run"), "--quiet"]) == 0
+    return folder
 
 
 @pytest.fixture
-def table(tmp_path, energy) -> Path:
-    """A small CSV with gaps and the target `load`."""
-    x, y = energy
-    lines = ["height,glazing,compactness,load"]
-    for i, (row, target) in enumerate(zip(x[::6], y[::6], strict=True)):
-        height = "" if i % 9 == 3 else row[4]
-        lines.append(f"{height},{row[6]},{row[0]},{target}")
-    path = tmp_path / "energy.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+def table(tmp_path, made_once) -> Path:
+    return Path(shutil.copy(made_once / "energy.csv", tmp_path))
+
+
+@pytest.fixture
+def trained(tmp_path, made_once) -> Path:
+    return shutil.copytree(made_once / "run", tmp_path / "run")

@@ -1,23 +1,26 @@
 """What a user calls: the import, the version and the command line, with good and bad input."""
 
-import csv
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import it3_tabular
+from it3_core import IT3Error
+from it3_core.io.tensors import read_tensors, write_tensors
+from it3_tabular import Detailed
 from it3_tabular.__main__ import main
-from it3_tabular.commands import MODEL
+from it3_tabular.cli import MODEL
 
 
-def run(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def call(capfd, *arguments: object) -> tuple[int, str, str]:
@@ -26,115 +29,96 @@ def call(capfd, *arguments: object) -> tuple[int, str, str]:
     return code, shown.out, shown.err
 
 
-@pytest.fixture
-def trained(table, tmp_path) -> Path:
-    assert main(["train", str(table), "--target", "load", "--out", str(tmp_path / "run"),
-                 "--epochs", "5", "--quiet"]) == 0  # fmt: skip
-    return tmp_path / "run"
+def refused(capfd, folder: Path, *arguments: object) -> str:
+    """What the command says when it refuses: one line, exit code 2, and no file is changed."""
+
+    def everything() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    before = everything()
+    code, out, err = call(capfd, *arguments)
+    assert code == 2, out + err
+    assert err.count("\n") == 1
+    assert everything() == before
+    return err
 
 
 def test_version_is_the_metadata_s() -> None:
     assert it3_tabular.__version__ == version("it3-tabular")
-
-
-def test_the_script_is_there() -> None:
-    done = run([str(Path(sys.executable).with_name("it3-tabular"))], "--version")
+    done = run(str(Path(sys.executable).with_name("it3-tabular")), "--version")
     assert done.stdout == f"it3-tabular {it3_tabular.__version__}\n", done.stderr
 
 
-def test_bad_usage_exits_with_2() -> None:
-    done = run([sys.executable, "-m", "it3_tabular"], "no-such-command")
-    assert done.returncode == 2
-    assert "no-such-command" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_help_loads_neither_torch_nor_pandas() -> None:
+    code = (
+        "import sys; from it3_tabular.__main__ import main; main(['train', '--help']); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'pyarrow', 'sklearn')))"
+    )
+    assert run(sys.executable, "-c", code).returncode == 0
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["predict"], ["evaluate"]])
-def test_help_teaches(capfd, command) -> None:
-    code, out, _ = call(capfd, *command, "--help")
-    assert code == 0
-    assert "it3-tabular" in out
-    assert len(out) > 300
+def test_without_the_extra_the_estimators_work_and_the_command_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('cyclopts', 'pandas', 'pyarrow', 'rich')))\n"
+        "from it3_tabular import IT3Regressor, __main__, load_energy\n"
+        "IT3Regressor(max_iter=1, adapt=None).fit(*load_energy()).predict(load_energy()[0])\n"
+        "__main__.find_spec = sys.modules.get\n"
+        "sys.exit(__main__.main(['--help']))"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 2, done.stderr
+    assert 'pip install "it3-tabular[cli]"' in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-def test_without_arguments_it_helps(capfd) -> None:
+def test_bad_usage_exits_with_2(tmp_path, capfd) -> None:
+    assert "no-such-command" in refused(capfd, tmp_path, "no-such-command")
     code, out, _ = call(capfd)
-    assert code == 0
-    assert "demo" in out
+    assert (code, "Example: it3-tabular" in out) == (2, True)  # shows the help
 
 
 def test_train_and_predict(table, trained, tmp_path, capfd) -> None:
     code, out, _ = call(capfd, "predict", trained, table, "--out", tmp_path / "p.csv", "--quiet")
     assert code == 0
     assert "128 rows" in out
-    assert "ignored: load" in out
-    with (tmp_path / "p.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["prediction", "before", "error", "flag"]
-    assert len(rows) == 128
-    model = it3_tabular.load(trained / MODEL)
-    x = np.genfromtxt(table, delimiter=",", skip_header=1)[:, :3]
-    expected = model.predict_detailed(pd_frame(x))
-    assert np.allclose([float(row["prediction"]) for row in rows], expected.after, rtol=1e-6)
-    assert [int(row["flag"]) for row in rows] == expected.flag.astype(int).tolist()
-
-
-def pd_frame(x: np.ndarray):
-    import pandas as pd
-
-    return pd.DataFrame(x, columns=["height", "glazing", "compactness"])
-
-
-def test_order_of_columns_and_chunks_don_t_matter(table, trained, tmp_path, monkeypatch) -> None:
-    with table.open() as file:
-        rows = list(csv.DictReader(file))
-    turned = tmp_path / "turned.csv"
-    with turned.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["compactness", "height", "glazing"],
-                                extrasaction="ignore", delimiter=";")  # fmt: skip
-        writer.writeheader()
-        writer.writerows(rows)
-    assert main(["predict", str(trained), str(table), "--out", str(tmp_path / "a.csv")]) == 0
-    monkeypatch.setattr("it3_tabular.commands.CHUNK", 24)
-    assert main(["predict", str(trained), str(turned), "--out", str(tmp_path / "b.csv")]) == 0
-    first, second = (np.genfromtxt(tmp_path / name, delimiter=",", skip_header=1)
-                     for name in ("a.csv", "b.csv"))  # fmt: skip
-    assert np.allclose(first, second, rtol=1e-6)
+    assert "columns not used: load" in out
+    rows = pd.read_csv(tmp_path / "p.csv")
+    assert list(rows) == list(Detailed._fields)
+    expected = it3_tabular.load(trained / MODEL).predict_detailed(
+        pd.read_csv(table)[["height", "glazing", "compactness"]]
+    )
+    assert np.allclose(rows["prediction"], expected.prediction, rtol=1e-6)
+    assert rows["flagged"].tolist() == expected.flagged.tolist()
 
 
 def test_a_stream_goes_on_over_chunks(table, trained, tmp_path, monkeypatch) -> None:
-    common = ["predict", str(trained), str(table), "--adapt", "online", "--out"]
-    assert main([*common, str(tmp_path / "a.csv")]) == 0
-    monkeypatch.setattr("it3_tabular.commands.CHUNK", 24)
-    assert main([*common, str(tmp_path / "b.csv")]) == 0
-    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
-
-
-def test_keep_copies_the_columns(table, trained, tmp_path) -> None:
-    out = tmp_path / "p.csv"
-    assert main(["predict", str(trained), str(table), "--out", str(out), "--keep"]) == 0
-    assert out.read_text().startswith(
-        "height,glazing,compactness,load,prediction,before,error,flag\n7.0,0.0,0.98,15.55,"
+    turned, common = tmp_path / "turned.csv", ["predict", str(trained), "--adapt", "online"]
+    columns = ["compactness", "height", "glazing"]
+    pd.read_csv(table)[columns].to_csv(turned, sep=";", index=False)
+    for out, file, chunk in (("a", table, 10**6), ("b", table, 24), ("c", turned, 24)):
+        monkeypatch.setattr("it3_tabular.tables.CHUNK", chunk)
+        keep = [] if file == turned else ["--keep"]
+        assert main([*common, *keep, str(file), "--out", str(tmp_path / f"{out}.csv")]) == 0
+    a, c = (pd.read_csv(tmp_path / name)[list(Detailed._fields)] for name in ("a.csv", "c.csv"))
+    assert np.allclose(a, c, rtol=1e-6)  # the order of columns does not matter
+    text = (tmp_path / "a.csv").read_text()
+    assert text == (tmp_path / "b.csv").read_text()
+    assert text.startswith(
+        "height,glazing,compactness,load,prediction,initial,idempotence_error,percentile,flagged\n7.0,0.0,0.98,15.55,"
     )
 
 
 def test_classes_and_parquet(energy, tmp_path, capfd) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     x, y = energy
     columns = {"height": [None if i % 7 == 0 else v for i, v in enumerate(x[:, 4])],
                "area": x[:, 1], "load": np.where(y > 20, "high", "low")}  # fmt: skip
-    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
-    code, out, _ = call(capfd, "train", tmp_path / "t.parquet", "--target", "load", "--out",
-                        tmp_path / "run", "--epochs", 5, "--quiet")  # fmt: skip
-    assert code == 0
-    assert "classes" in out
-    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "t.parquet"),
-                 "--out", str(tmp_path / "p.csv")]) == 0  # fmt: skip
-    with (tmp_path / "p.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {row["prediction"] for row in rows} <= {"high", "low"}
+    file, folder, out = (tmp_path / name for name in ("t.parquet", "run", "p.csv"))
+    parquet.write_table(pyarrow.table(columns), file, row_group_size=100)
+    arguments = ["train", file, "--target", "load", "--out", folder, "--epochs", 5, "--quiet"]
+    assert "classes" in call(capfd, *arguments)[1]
+    assert call(capfd, "predict", folder, file, "--out", out)[0] == 0
+    rows = pd.read_csv(out)
+    assert set(rows["prediction"]) <= {"high", "low"}
     assert len(rows) == 768
 
 
@@ -142,102 +126,151 @@ BAD_TRAINING = {
     "missing target column": ("a,b\n1,2\n", "has no column 'load'; it has 'a', 'b'"),
     "text column": ("town,load\nBern,1\n" * 1 + "Zug,2\n" * 20, "column 'town' of"),
     "all-NaN column": ("a,b,load\n" + "1,,2\n2,NA,3\n" * 10, "column 'b' of"),
-    "one row": ("a,load\n1,2\n", "has one row"),
+    "one row": ("a,load\n1,2\n", "has 1 rows"),
     "constant target": ("a,load\n" + "1,2\n2,2\n" * 10, "is 2.0 in every row"),
     "empty file": ("", "is empty"),
-    "no rows": ("a,load\n", "has a header but no rows"),
-    "infinities": ("a,load\n1,2\ninf,3\n" + "1,2\n2,3\n" * 10, "is infinite in line 3"),
-    "infinite target": ("a,load\n" + "1,2\n2,inf\n" * 10, "infinities"),
+    "no rows": ("a,load\n", "has 0 rows"),
+    "huge": ("a,load\n1,2\ninf,3\n" + "1,2\n2,3\n" * 10, "'inf' in line 3"),
+    "infinite target": ("a,load\n" + "1,2\n2,inf\n" * 10, "huge"),
     "missing target value": ("a,load\n1,2\n1,\n" + "1,2\n" * 10, "missing in line 3"),
     "ragged row": ("a,load\n1,2\n1,2,3\n", "line 3 of"),
+    "short row": ("a,load\n1,2\n1\n", "line 3 of"),
     "same name twice": ("a,a,load\n1,2,3\n", "several columns called 'a'"),
-    "only the target": ("load\n1\n2\n", "no column besides"),
+    "numbers beyond squares": ("a,load\n" + "1,1e300\n2,3\n" * 10, "huge values"),
+    "only the target": ("load\n1\n2\n", "0 columns besides"),
+    "NUL": ("a,load\n" + "1,2\n2,3\n" * 9 + "\0,3\n", r"'\x00' in line 20"),
+    "UTF-16": ("a,load\n1,2\n".encode("utf-16"), "no text in UTF-8"),
+    "blank lines, quoted newlines": ('a,load\n\n"1\n",2\n\nx,3\n', "'x' in line 6"),
+    "control characters": ("a\x1b[2J,load\n" + "\x1b,2\n" * 20, r"'a\x1b[2J'"),
+    "no Parquet": ("a,load\n1,2\n", "no Parquet file"),
+    "a million columns": (",".join(map(str, range(10**6))) + ",load\n", "1 to 20,000"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_TRAINING)
-def test_bad_training_data_gets_one_line_and_2(case, tmp_path, capfd) -> None:
+def test_bad_training_data_is_refused(case, tmp_path, capfd) -> None:
     text, message = BAD_TRAINING[case]
-    (tmp_path / "t.csv").write_text(text)
-    code, out, err = call(capfd, "train", tmp_path / "t.csv", "--target", "load",
-                          "--out", tmp_path / "run", "--quiet")  # fmt: skip
-    assert code == 2, out + err
-    assert message in err
-    assert err.count("\n") == 1
+    file = tmp_path / ("t.parquet" if case == "no Parquet" else "t.csv")
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    arguments = ("--target", "load", "--out", tmp_path / "run", "--quiet")
+    assert message in refused(capfd, tmp_path, "train", file, *arguments)
     assert not (tmp_path / "run").exists()
 
 
-def test_different_columns_at_predict_are_named(trained, tmp_path, capfd) -> None:
-    (tmp_path / "t.csv").write_text("height,glass,compactness\n1,2,3\n")
-    code, _, err = call(capfd, "predict", trained, tmp_path / "t.csv", "--out", tmp_path / "p.csv")
-    assert code == 2
-    assert "lacks 'glazing'" in err
-    assert "it has 'glass'" in err
-    assert not (tmp_path / "p.csv").exists()
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("height,glass,compactness\n1,2,3\n", "lacks 'glazing', which the model was trained on; it "),
+     ("height,glazing,compactness\n7,inf,1\n", "'inf' in line 2"),
+     ("height,glazing,compactness\n7,x,1\n", "'x' in line 2"),
+     ("height,glazing,compactness\n", "has a header but no rows")],
+)  # fmt: skip
+def test_bad_rows_to_predict_are_refused(text, message, trained, tmp_path, capfd) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    arguments = ("predict", trained, tmp_path / "t.csv", "--out", tmp_path / "p.csv")
+    assert message in refused(capfd, tmp_path, *arguments)
+    (tmp_path / "t.csv").write_text("height,glazing,compactness\n7,0.1,\n")
+    assert call(capfd, *arguments)[0] == 0  # one row is enough
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "text", "absent"])
-def test_a_corrupted_model_gets_one_line_and_2(damage, table, trained, tmp_path, capfd) -> None:
-    file = trained / MODEL
-    content = bytearray(file.read_bytes())
-    if damage == "cut":
-        file.write_bytes(content[: len(content) // 2])
-    elif damage == "flipped":
-        content[-20] ^= 0xFF
-        file.write_bytes(content)
-    elif damage == "text":
-        file.write_text("not a model")
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("settings.history", ...), ("settings.history.train", 1), ("settings.columns", ["a"]),
+     ("settings.parameters.max_iter", []), ("settings.parameters.unknown", 1),
+     ("settings.parameters.hidden_layer_sizes", [10**9]), ("settings.classes", {"a": 1}),
+     ("settings.validation_error", "low"), ("settings.estimator", "IT3Classifier"),
+     ("trust", None), ("trust.size", []), ("trust.quantiles", [[0.0], [1.0]]),
+     ("tuning", ...), ("tuning", None), ("adapter", []), ("adapter.std", {})],
+)  # fmt: skip
+def test_wrong_json_in_a_model_is_refused(key, value, table, trained, tmp_path, capfd) -> None:
+    stored = read_tensors(trained / MODEL, kind="checkpoint", metadata=dict)
+    *folders, last = key.split(".")
+    part = stored.metadata
+    for name in folders:
+        part = part[name]
+    part.pop(last, None)
+    if value is not ...:
+        part[last] = value
+    write_tensors(trained / MODEL, stored.tensors, stored.metadata, kind="checkpoint")
+    refused(capfd, tmp_path, "predict", trained, table, "--out", tmp_path / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("run/model.safetensors", "the input"), ("run/p.csv", "part of the experiment"),
+     ("energy.csv", "the input"), ("mine.csv", "--overwrite"), ("nowhere/p.csv", "no folder"),
+     ("own", "is a folder"), ("alias.csv", "the input"), ("link.csv", "is a link")],
+)  # fmt: skip
+def test_what_predict_must_not_replace(out, message, table, trained, tmp_path, capfd) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "mine.csv").write_text("mine")
+    (tmp_path / "alias.csv").symlink_to(table)
+    (tmp_path / "link.csv").symlink_to(tmp_path / "mine.csv")
+    arguments = ("predict", trained, table, "--out", tmp_path / out)
+    assert message in refused(capfd, tmp_path, *arguments)
+    if out == "mine.csv":
+        assert call(capfd, *arguments, "--overwrite")[0] == 0
     else:
-        file.unlink()
-    code, _, err = call(capfd, "predict", trained, table, "--out", tmp_path / "p.csv")
-    assert code == 2, err
-    assert err.count("\n") == 1
-    assert not (tmp_path / "p.csv").exists()
+        refused(capfd, tmp_path, *arguments, "--overwrite")
 
 
-def test_one_row_can_be_predicted_and_errors_leave_no_file(trained, tmp_path, capfd) -> None:
-    file, out = tmp_path / "t.csv", tmp_path / "p.csv"
-    file.write_text("height,glazing,compactness\n7,0.1,\n")
-    assert call(capfd, "predict", trained, file, "--out", out)[0] == 0
-    out.unlink()
-    for row, message in (("7,inf,1", "is infinite in line 2"), ("7,x,1", "is text ('x' in line 2)"),
-                         ("", "has a header but no rows")):  # fmt: skip
-        file.write_text(f"height,glazing,compactness\n{row}\n")
-        code, _, err = call(capfd, "predict", trained, file, "--out", out)
-        assert code == 2
-        assert message in err
-    assert {path.name for path in tmp_path.iterdir()} == {"energy.csv", "run", "t.csv"}
+def test_what_train_must_not_replace(table, trained, tmp_path, capfd) -> None:
+    def training(target: str = "load", out: Path = trained, seed: int = 0) -> list[object]:
+        options = ["--target", target, "--out", out, "--seed", seed, "--epochs", 5, "--quiet"]
+        return ["train", table, *options]
+
+    assert "target was load" in refused(capfd, tmp_path, *training("glazing"))
+    refused(capfd, tmp_path, *training(seed=1))
+    assert call(capfd, *training())[0] == 0  # the same again
+    assert call(capfd, *training(seed=1), "--overwrite")[0] == 0
+    marker = '{"task": "wings train", "settings": {}, "files": {}}'
+    for name, text in (("it3-output.json", marker), ("notes.txt", "mine")):
+        folder = tmp_path / Path(name).stem
+        folder.mkdir()
+        (folder / name).write_text(text)
+        refused(capfd, tmp_path, *training(out=folder), "--overwrite")
+    refused(capfd, tmp_path, *training(out=table))
+    (trained / MODEL).rename(tmp_path / "elsewhere")
+    (trained / MODEL).symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in refused(capfd, tmp_path, *training(seed=1))
+    predict = ("predict", trained, table, "--out", tmp_path / "p.csv")
+    assert "is a link out of the folder" in refused(capfd, tmp_path, *predict)
+    with pytest.raises(IT3Error, match="is a link"):
+        it3_tabular.load(trained / MODEL).save(trained / MODEL)
 
 
-def test_evaluate_needs_data(tmp_path, capfd, monkeypatch) -> None:
-    monkeypatch.delenv("IT3_DATA", raising=False)
-    code, _, err = call(capfd, "evaluate", "--out", tmp_path / "r")
-    assert code == 2
-    assert "IT3_DATA" in err
-    code, _, err = call(capfd, "evaluate", "--out", tmp_path / "r", "--data", tmp_path)
-    assert code == 2
-    assert "is no folder" in err
-
-
-def test_evaluate_writes_records_table_and_pictures(energy, tmp_path, capfd) -> None:
-    pytest.importorskip("matplotlib")
+def test_evaluate_writes_records_table_and_pictures(energy, tmp_path, capfd, monkeypatch) -> None:
     x, y = energy
-    folder = tmp_path / "energy"
-    folder.mkdir()
+    folder, results = tmp_path / "uci" / "energy", tmp_path / "results"
+    folder.mkdir(parents=True)
     np.savetxt(folder / "data.txt", np.column_stack([x, y]))
     np.savetxt(folder / "index_features.txt", np.arange(8), fmt="%d")
     np.savetxt(folder / "index_target.txt", [8], fmt="%d")
     for split in range(2):
         np.savetxt(folder / f"index_train_{split}.txt", np.arange(split, 768, 4), fmt="%d")
         np.savetxt(folder / f"index_test_{split}.txt", np.arange(2 + split, 80, 4), fmt="%d")
-    arguments = ["evaluate", "--data", tmp_path, "--sets", "energy", "--out", tmp_path / "results",
-                 "--epochs", 3, "--quiet"]  # fmt: skip
-    code, first, err = call(capfd, *arguments)
+
+    def evaluating(out: Path = results, sets: str = "energy", epochs: int = 3) -> list[object]:
+        return ["evaluate", "--sets", sets, "--epochs", epochs, "--quiet", "--out", out]
+
+    monkeypatch.delenv("IT3_DATA", raising=False)
+    assert "IT3_DATA" in refused(capfd, tmp_path, *evaluating())
+    monkeypatch.setenv("IT3_DATA", str(tmp_path))
+    assert "there is no folder" in refused(capfd, tmp_path, *evaluating(sets="nothing"))
+    assert "the input" in refused(capfd, tmp_path, *evaluating(folder / "results"))
+    assert not results.exists()
+    code, first, err = call(capfd, *evaluating())
     assert code == 0, err
     for name in ("energy.jsonl", "energy-trust.jsonl", "table.md", "energy-boxes.png"):
-        assert (tmp_path / "results" / name).stat().st_size > 100
-    for method in ("vanilla", "second pass", "IT³, batch 1", "online IT³", "ActMAD", "auto"):
-        assert f"| {method}" in first
-    code, again, _ = call(capfd, *arguments)  # finished: nothing is measured again
-    assert code == 0
-    assert again == first
+        assert (results / name).stat().st_size > 100
+    for method in ("vanilla", "second pass", "IT³", "online IT³", "ActMAD", "auto"):
+        assert f"| {method} |" in first
+    trust = results / "energy-trust.jsonl"
+    trust.write_bytes(trust.read_bytes()[:-20])  # a kill: the last split is measured again
+    code, again, _ = call(capfd, *evaluating())
+    assert (code, again) == (0, first)
+    assert "epochs was 3" in refused(capfd, tmp_path, *evaluating(epochs=4))
+    (results / "table.md").write_text("mine now")
+    assert "somebody else" in refused(capfd, tmp_path, *evaluating())
+    (results / "table.md").unlink()
+    trust.write_text('{"seed": [], "level": "clean"}\n')
+    assert "energy-trust.jsonl is damaged" in refused(capfd, tmp_path, *evaluating())

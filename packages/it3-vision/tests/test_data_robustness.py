@@ -3,11 +3,13 @@
 import gzip
 import io
 import os
+import shutil
 import struct
 import tarfile
 import tracemalloc
 import warnings
 import zlib
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,14 +18,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from it3_core import IT3Error, IT3Warning
-from it3_vision.data import BadImage, open_images, read_image, severities
-from it3_vision.data.images import fit_to
+from it3_vision.data import BadImage, open_images, read_image
 
 RNG = np.random.default_rng(1)
 
 
 def noise(*shape):
     return RNG.integers(0, 256, shape, dtype=np.uint8)
+
+
+def refused(words, path, **how):
+    with pytest.raises(IT3Error, match=words):
+        open_images(path, **how)
 
 
 def saved(image, kind="png", **options):
@@ -74,11 +80,6 @@ def test_every_kind_of_pixel_becomes_rgb(mode, colour, kind, expected):
     assert (pixels.shape, pixels.dtype, only(pixels)) == ((4, 5, 3), np.uint8, expected)
 
 
-def test_a_cmyk_jpeg():
-    red = read_image(saved(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "jpeg", quality=100))
-    assert np.abs(red.astype(int) - [255, 0, 0]).max() < 12
-
-
 def test_palettes_with_and_without_transparency():
     image = Image.new("P", (4, 4), 1)
     image.putpalette([0, 0, 0, 10, 200, 30])
@@ -89,13 +90,11 @@ def test_palettes_with_and_without_transparency():
     assert only(read_image(saved(grey, transparency=9))) == (255, 255, 255)
 
 
-def test_16_bits_in_colour():
+def test_16_bits_in_colour_and_of_small_values():
     raw = b"\0" + struct.pack(">3H", 257 * 10, 257 * 20, 65535)
     chunks = [(b"IHDR", struct.pack(">2I5B", 1, 1, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(raw))]
     assert only(read_image(png(*chunks))) == (10, 20, 255)
-
-
-def test_16_bits_of_small_values_are_dark_and_not_taken_for_8():
+    # Dark, and not taken for 8 bits.
     assert only(read_image(saved(Image.new("I;16", (4, 4), 255), "tiff"))) == (1, 1, 1)
     assert only(read_image(b"P5 1 1 65535\n" + struct.pack(">H", 255))) == (1, 1, 1)
 
@@ -110,7 +109,7 @@ def png(*chunks):
 
 @pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_rotation_is_applied(kind, orientation):
+def test_exif_rotation_is_applied_or_left_alone(kind, orientation):
     upright = np.zeros((16, 32, 3), np.uint8)
     upright[:8, :16] = 250  # the upper left quarter is bright
     turned, swapped = (lambda k: lambda x: np.rot90(x, k)), (lambda x: x.transpose(1, 0, 2))
@@ -119,21 +118,11 @@ def test_exif_rotation_is_applied(kind, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored = np.ascontiguousarray(back[orientation](upright))
-    pixels = read_image(saved(stored, kind, exif=exif))
-    assert pixels.shape == upright.shape
-    assert np.abs(pixels.astype(int) - upright)[[3, 3, 12], [3, 28, 3]].max() < 30
-
-
-@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_rotation_can_be_left_alone(kind, orientation):
-    plain = np.repeat(np.linspace(0, 250, 8 * 16).astype(np.uint8).reshape(8, 16, 1), 3, 2)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    made = saved(plain, kind, exif=exif, **{"jpeg": {"quality": 100}}.get(kind, {"lossless": True}))
-    found = read_image(made, upright=False)
-    assert found.shape == plain.shape
-    assert np.abs(found.astype(int) - plain).max() < 5
+    made = saved(stored, kind, exif=exif)
+    for pixels, wanted in ((read_image(made), upright), (read_image(made, upright=False), stored)):
+        assert pixels.shape == wanted.shape
+        corners = np.abs(pixels.astype(int) - wanted)[[3, 3, -4, -4], [3, -4, 3, -4]]
+        assert corners.max() < 30
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -147,13 +136,6 @@ def test_of_an_animation_the_first_frame_is_taken(kind):
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
     data = saved(frames[0], kind, save_all=True, append_images=frames[1:], lossless=True)
     assert only(read_image(data)) == (255, 0, 0)
-
-
-def test_one_pixel_is_an_image(tmp_path):
-    (tmp_path / "1.png").write_bytes(saved(np.full((1, 1, 3), 9, np.uint8)))
-    images = open_images(tmp_path)
-    assert images.image(0).shape == (1, 1, 3)
-    assert only(images.batch([0], size=8)[0]) == (9, 9, 9)
 
 
 # Bad images that are named
@@ -194,25 +176,18 @@ def test_a_bad_image_is_named(tmp_path, name):
 def test_bad_files_do_not_end_a_run(tmp_path, packed):
     files = {f"a/{name}": data for name, (data, _) in BAD.items()}
     files |= {"a/good.png": GOOD, "b/good.jpg": JPEG}
-    path = tmp_path / ("x.tar" if packed else "x")
-    if packed:
-        pack(path, files, packed)
-    else:
-        for name, data in files.items():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(data)
+    path = pack(tmp_path / "x.tar", files, packed or "w")
+    if not packed:
+        shutil.unpack_archive(path, path := tmp_path / "x", filter="data")
     images = open_images(path)
     assert len(images) == len(files)
-    assert [bad.name for bad in images.check()] == [f"a/{name}" for name in sorted(BAD)]
     sound, problems = images.sound(workers=2)
+    assert [bad.name for bad in problems] == [f"a/{name}" for name in sorted(BAD)]
     assert (list(sound.names), sound.labels.tolist()) == (["a/good.png", "b/good.jpg"], [0, 1])
-    assert len(problems) == len(BAD)
     loaded, problems = images.load(6, workers=2)
-    assert (list(loaded.names), loaded.labels.tolist()) == (["a/good.png", "b/good.jpg"], [0, 1])
-    assert np.array_equal(loaded.pixels(), sound.pixels(6))
+    assert (loaded.names, loaded.labels.tolist()) == (sound.names, [0, 1])
+    assert np.array_equal(loaded.batch(slice(None)), sound.batch(slice(None), 6))
     assert len(problems) == len(BAD)
-    with pytest.warns(IT3Warning, match="11 of 13 images can't be read and are left out: a/bomb"):
-        assert images.pixels(6).shape == (2, 6, 6, 3)
     with pytest.raises(BadImage, match=r"a/bomb\.png has 50000"):
         images.batch([0, 10], size=6)
 
@@ -224,15 +199,11 @@ def test_the_limit_on_pixels_is_ours_to_set(monkeypatch):
         read_image(GOOD, most_pixels=35)
 
 
-def test_a_bomb_costs_nothing():
-    tracemalloc.start()
-    with pytest.raises(BadImage, match="more than"):
-        read_image(bomb(60_000))
-    assert tracemalloc.get_traced_memory()[1] < 10**6
-    tracemalloc.stop()
-
-
 def test_what_is_no_file(tmp_path):
+    (tmp_path / "a.png").write_bytes(GOOD)
+    images = open_images(tmp_path)
+    (tmp_path / "a.png").unlink()  # it went away
+    assert "a.png can't be opened (No such file" in str(images.sound()[1][0])
     with pytest.raises(BadImage, match="does not exist"):
         read_image(tmp_path / "x.png")
     with pytest.raises(BadImage, match="is not a file"):
@@ -242,13 +213,6 @@ def test_what_is_no_file(tmp_path):
         read_image(tmp_path / "pipe.png")
     with pytest.warns(IT3Warning, match=r"left out \(pipe"), pytest.raises(IT3Error, match="no im"):
         open_images(tmp_path)
-
-
-def test_a_file_that_went_away_is_named(tmp_path):
-    (tmp_path / "a.png").write_bytes(GOOD)
-    images = open_images(tmp_path)
-    (tmp_path / "a.png").unlink()
-    assert [str(bad) for bad in images.check()] == ["a.png does not exist"]
 
 
 @settings(max_examples=80, deadline=None)
@@ -270,29 +234,19 @@ def test_damage_anywhere_gives_pixels_or_bad_image(kind, data):
 # Folders
 
 
-def test_nothing_to_read(tmp_path):
-    with pytest.raises(IT3Error, match=r"holds no images \(it is empty\); known layouts are CLASS"):
-        open_images(tmp_path)
+def test_folders_that_are_no_set(tmp_path):
+    refused(r"holds no images \(it is empty\); known layouts are CLASS", tmp_path)
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(IT3Error, match=r"holds no images, only notes\.txt; known"):
-        open_images(tmp_path)
-    with pytest.raises(IT3Error, match=r"is not an image, a \.tar"):
-        open_images(tmp_path / "notes.txt")
-    with pytest.raises(IT3Error, match="does not exist"):
-        open_images(tmp_path / "nowhere")
-    with pytest.raises(IT3Error, match="does not exist"):
-        open_images("a\0b")
+    refused(r"holds no images, only notes\.txt; known", tmp_path)
+    refused(r"is not an image, a \.tar", tmp_path / "notes.txt")
+    refused("does not exist", tmp_path / "nowhere")
+    refused("does not exist", "a\0b")
     pack(tmp_path / "photos.tar", {"a.txt": b"x"}, "w")
-    with pytest.raises(IT3Error, match=r"holds no images, only a\.txt"):
-        open_images(tmp_path / "photos.tar")
-
-
-def test_loose_images_beside_classes(tmp_path):
+    refused(r"holds no images, only a\.txt", tmp_path / "photos.tar")
     (tmp_path / "cat").mkdir()
     for name in ("cat/1.png", "sample.png"):
         (tmp_path / name).write_bytes(GOOD)
-    with pytest.raises(IT3Error, match=r"images \(sample\.png\) beside class folders \(cat\)"):
-        open_images(tmp_path)
+    refused(r"images \(sample\.png\) beside class folders \(cat\)", tmp_path)
 
 
 def test_links_stay_inside(tmp_path):
@@ -347,12 +301,8 @@ def test_only_plain_members_of_a_tar_are_read(tmp_path):
 
 
 def test_of_two_members_with_one_name_the_later_counts(tmp_path):
-    path = pack(tmp_path / "x.tar", {"a/1.png": GOOD}, "w")
-    with tarfile.open(path, "a") as tar:
-        member = tarfile.TarInfo("a/1.png")
-        member.size = len(JPEG)
-        tar.addfile(member, io.BytesIO(JPEG))
-    images = open_images(path)
+    pack(tmp_path / "x.tar", {"a/1.png": GOOD}, "w")
+    images = open_images(pack(tmp_path / "x.tar", {"a/1.png": JPEG}, "a"))
     assert (len(images), images.image(0).shape) == (1, (40, 40, 3))
 
 
@@ -362,32 +312,22 @@ def test_a_tar_that_was_cut_short(tmp_path, mode, share):
     path = pack(tmp_path / "x.tar", {f"a/{i}.jpg": JPEG for i in range(20)}, mode)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole)) // 512 * 512 + 100 * (share > 0)])
-    with pytest.raises(IT3Error, match=r"x\.tar is damaged or cut short .*get it anew"):
-        open_images(path)
+    refused(r"x\.tar is damaged or cut short .*get it anew", path)
 
 
 def test_rubbish_inside_a_tar_is_not_its_end(tmp_path):
     path = pack(tmp_path / "x.tar", {f"a/{i}.jpg": JPEG for i in range(5)}, "w")
-    whole = bytearray(path.read_bytes())
-    step = 512 + -(-len(JPEG) // 512) * 512
-    whole[2 * step : 2 * step + 512] = b"\x7f" * 512
-    path.write_bytes(whole)
-    with pytest.raises(IT3Error, match=f"no header at byte {2 * step:,}"):
-        open_images(path)
+    good, step = path.read_bytes(), 512 + -(-len(JPEG) // 512) * 512
+    path.write_bytes(good[: 2 * step] + b"\x7f" * 512 + good[2 * step + 512 :])
+    refused(f"no header at byte {2 * step:,}", path)
     path.write_text("this is no tar")
-    with pytest.raises(IT3Error, match="damaged or cut short"):
-        open_images(path)
-
-
-def test_a_member_with_a_size_below_zero(tmp_path):
-    path = pack(tmp_path / "x.tar", {"a/1.jpg": JPEG, "a/2.jpg": JPEG}, "w")
-    whole = bytearray(path.read_bytes())
+    refused("damaged or cut short", path)
+    whole = bytearray(good)  # a size below zero
     whole[124:136] = b"\xff" * 8 + (-1024 & 0xFFFFFFFF).to_bytes(4, "big")  # base 256
     whole[148:156] = b" " * 8
     whole[148:156] = b"%06o\0 " % sum(whole[:512])
     path.write_bytes(whole)
-    with pytest.raises(IT3Error, match="damaged or cut short"):
-        open_images(path)
+    refused("damaged or cut short", path)
 
 
 def test_a_header_that_claims_gigabytes_costs_nothing(tmp_path):
@@ -395,8 +335,7 @@ def test_a_header_that_claims_gigabytes_costs_nothing(tmp_path):
     member.type, member.size = tarfile.XHDTYPE, 6 * 2**30
     (tmp_path / "x.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
     tracemalloc.start()
-    with pytest.raises(IT3Error, match=r"holds no images|damaged or cut short"):
-        open_images(tmp_path / "x.tar")
+    refused(r"holds no images|damaged or cut short", tmp_path / "x.tar")
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()
 
@@ -404,33 +343,24 @@ def test_a_header_that_claims_gigabytes_costs_nothing(tmp_path):
 def test_a_gzip_bomb_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr("it3_vision.data.trees.MOST_BYTES", 10_000)
     path = pack(tmp_path / "x.tar.gz", {"a/1.png": bytes(50_000)}, "w:gz")
-    with pytest.raises(IT3Error, match=r"gunzip it to a plain \.tar"):
-        open_images(path)
+    refused(r"gunzip it to a plain \.tar", path)
 
 
 # Arrays
 
 
-@pytest.mark.parametrize("size", [0, 3073 * 2 - 1, 100])
-def test_a_bin_file_that_was_cut_short(tmp_path, size):
-    (tmp_path / "test_batch.bin").write_bytes(bytes(size))
-    with pytest.raises(IT3Error, match=r"test_batch\.bin is damaged or cut short"):
-        open_images(tmp_path)
-
-
-def test_cifar_with_a_missing_file_or_label_or_as_pickles(tmp_path):
+def test_cifar_cut_short_with_a_missing_file_or_label_or_as_pickles(tmp_path):
+    for size in (0, 3073 * 2 - 1, 100):
+        (tmp_path / "test_batch.bin").write_bytes(bytes(size))
+        refused(r"test_batch\.bin is damaged or cut short", tmp_path)
     (tmp_path / "test_batch.bin").write_bytes(b"\x0c" + bytes(3072))
-    with pytest.raises(IT3Error, match="labels go from 12 to 12, but there are 10 classes"):
-        open_images(tmp_path)
-    with pytest.raises(IT3Error, match="labels from 12 to 12, but there are only 10 classes"):
-        open_images(tmp_path, classes=["cat"])
+    refused("labels go from 12 to 12, but there are 10 classes", tmp_path)
+    refused("labels from 12 to 12, but there are only 10 classes", tmp_path, classes=["cat"])
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
-    with pytest.raises(IT3Error, match=r"data_batch_2\.bin can't be read .*unpack the set anew"):
-        open_images(tmp_path, split="train")
+    refused(r"data_batch_2\.bin can't be read .*unpack the set anew", tmp_path, split="train")
     (tmp_path / "py").mkdir()
     (tmp_path / "py" / "data_batch_1").write_bytes(b"\x80\x02")
-    with pytest.raises(IT3Error, match=r"pickles, which are never loaded: get the binary version"):
-        open_images(tmp_path / "py")
+    refused(r"pickles, which are never loaded: get the binary version", tmp_path / "py")
 
 
 def stack(folder, pixels, labels, notes=None):
@@ -446,7 +376,7 @@ def stack(folder, pixels, labels, notes=None):
     [
         (noise(10, 4, 4, 3).astype(float), [0] * 10, "float64: images are uint8"),
         (noise(10, 3, 4, 4), [0] * 10, r"shape \(10, 3, 4, 4\): images are"),
-        (noise(10, 4, 4, 3), [0] * 9, "9 labels for the 2 images"),
+        (noise(10, 4, 4, 3), [0] * 9, "9 labels for the 10 images"),
         (noise(9, 4, 4, 3), [0] * 9, "not a multiple of its 5 severities"),
         (noise(10, 4, 4, 3), [0.5] * 10, "whole numbers, but is float64"),
         (noise(10, 4, 4, 3), [-7] * 10, "labels go from -7 to -7"),
@@ -456,17 +386,17 @@ def stack(folder, pixels, labels, notes=None):
     ],
 )
 def test_wrong_stacks(tmp_path, pixels, labels, words):
-    with pytest.raises(IT3Error, match=words):
-        open_images(stack(tmp_path, pixels, labels), severity=1)
+    refused(words, stack(tmp_path, pixels, labels), severity=1)
 
 
 @pytest.mark.parametrize(
-    "notes", ["", "[5]", '{"severities": []}', '{"severities": [5, 5]}', '{"severities": ["5"]}']
-)
+    "notes",
+    ["", "[5]", '{"severities": []}', '{"severities": [5, 5]}', '{"severities": ["5"]}',
+     '{"severities": 5}', '{"severities": ' + "[" * 100_000, '{"classes": [1]}'],
+)  # fmt: skip
 def test_wrong_notes_on_severities(tmp_path, notes):
     stack(tmp_path, noise(10, 4, 4, 3), [0] * 10, notes)
-    with pytest.raises(IT3Error, match=r"severities\.json must read like"):
-        severities(tmp_path)
+    refused(r"severities\.json is damaged.*it must read like", tmp_path, severity=5)
 
 
 def test_arrays_of_objects_are_never_loaded(tmp_path):
@@ -478,34 +408,15 @@ def test_arrays_of_objects_are_never_loaded(tmp_path):
     np.save(tmp_path / "fog.npy", trap, allow_pickle=True)
     np.save(tmp_path / "labels.npy", trap, allow_pickle=True)
     for path in (tmp_path, tmp_path / "fog.npy"):
-        with pytest.raises(IT3Error, match="pickled objects, which are never loaded"):
-            open_images(path, severity=1)
+        refused("pickled objects, which are never loaded", path, severity=1)
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.parametrize("name", ["fog.npy", "labels.npy"])
-@pytest.mark.parametrize("left", [0, 5, 60, 130])
-def test_an_array_that_was_cut_short(tmp_path, name, left):
-    stack(tmp_path, noise(10, 4, 4, 3), [0] * 10)
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:left])
-    with pytest.raises(IT3Error, match=rf"{name} can't be read as a plain \.npy"):
-        open_images(tmp_path, severity=1)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(["fog.npy", "labels.npy"]), st.integers(0, 127), st.integers(0, 255))
-def test_damage_in_an_array_s_header_is_named_or_harmless(tmp_path_factory, name, place, byte):
-    folder = stack(tmp_path_factory.mktemp("c"), noise(10, 4, 4, 3), [0] * 10)
-    whole = bytearray((folder / name).read_bytes())
-    whole[place] = byte
-    (folder / name).write_bytes(whole)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, of headers written by Python 2
-        try:
-            images = open_images(folder, severity=1)
-        except IT3Error:
-            return
-    assert len(images) == len(images.labels)
+def test_an_array_that_was_cut_short(tmp_path):
+    for name, left in product(("fog.npy", "labels.npy"), (0, 5, 60, 130)):
+        stack(tmp_path, noise(10, 4, 4, 3), [0] * 10)
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:left])
+        refused(rf"{name} can't be read as a plain \.npy", tmp_path, severity=1)
 
 
 @pytest.mark.parametrize(
@@ -530,22 +441,4 @@ def test_wrong_idx_files(tmp_path, images, labels, words, packed):
         if data is not None:
             path = tmp_path / f"t10k-{name}-ubyte{'.gz' if packed else ''}"
             path.write_bytes(gzip.compress(data) if packed else data)
-    with pytest.raises(IT3Error, match=words):
-        open_images(tmp_path, split="test")
-
-
-def test_an_idx_gzip_that_was_cut_short(tmp_path):
-    path = tmp_path / "t10k-images-idx3-ubyte.gz"
-    whole = gzip.compress(struct.pack(">4I", 0x803, 9, 9, 9) + noise(729).tobytes())
-    for left in (5, 40, len(whole) - 9):
-        path.write_bytes(whole[:left])
-        with pytest.raises(IT3Error, match=r"can't be read|not an IDX"):
-            open_images(tmp_path)
-    path.write_bytes(b"not gzipped at all, but long enough")
-    with pytest.raises(IT3Error, match="can't be read"):
-        open_images(tmp_path)
-
-
-def test_a_size_that_no_memory_holds() -> None:
-    with pytest.raises(IT3Error, match="size must be at most 100,000,000 pixels in all"):
-        fit_to(np.zeros((4, 4, 3), np.uint8), 8_000_000)
+    refused(words, tmp_path, split="test")

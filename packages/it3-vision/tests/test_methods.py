@@ -3,51 +3,35 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from it3_core import (
-    IT3,
-    Activations,
-    ActMAD,
-    Adapter,
+    ETA,
+    BatchStatistics,
     Classification,
-    Conditioned,
     IT3Error,
     IT3Warning,
     Method,
-    OnlineIT3,
     Regression,
     Source,
+    Tent,
     condition,
     fit,
     load,
     save,
-    sensitivity,
-    widen,
 )
 from it3_vision.augmix import AugMix
-from it3_vision.methods import (
-    ETA,
-    MEMO,
-    TTT,
-    BatchNormStats,
-    Fisher,
-    Tent,
-    joint_loss,
-    rotation_logits,
-    with_rotation_head,
-)
+from it3_vision.methods import MEMO, TTT, Fisher, joint_loss, with_rotation_head
+from it3_vision.methods.rotation import rotation_logits
 
 
-def network(norm: str = "batch", affine: bool = True) -> nn.Module:
+def network(norm="batch", affine=True):
     make: dict[str, Callable[[int], nn.Module]] = {
         "batch": partial(nn.BatchNorm2d, affine=affine),
         "group": partial(nn.GroupNorm, 2, affine=affine),
@@ -61,34 +45,33 @@ def network(norm: str = "batch", affine: bool = True) -> nn.Module:
     )  # fmt: skip
 
 
-def tiny(norm: str = "batch", affine: bool = True) -> tuple[Conditioned, Adapter]:
+def tiny(norm="batch", affine=True):
     adapter = Classification(5)
     model = condition(network(norm, affine), adapter, "2", channels=6).eval()
-    nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+    nn.init.normal_(model.embed.weight)
     return with_rotation_head(model, adapter, "model.5", images(2)), adapter
 
 
-def regression() -> Conditioned:
+def regression():
     net = network()
-    net[8] = nn.Linear(8, 1)  # type: ignore[operator]
+    net[8] = nn.Linear(8, 1)
     return condition(net, Regression(), "0")
 
 
-def images(size: int = 4, seed: int = 1) -> Tensor:
+def images(size=4, seed=1):
     return torch.randn(size, 3, 9, 9, generator=torch.Generator().manual_seed(seed)) + 0.5
 
 
-def eata(model: nn.Module, adapter: Adapter, **how: Any) -> ETA:
-    chosen = {"parameters": how.get("parameters", "norms")}
-    fisher = Fisher.collect(model, adapter, [images(seed=9)], **chosen)
-    return ETA(model, adapter, fisher, **SURE, **how)
+def eata(model, adapter, **how):
+    fisher = Fisher.collect(model, adapter, [images(seed=9)])
+    return ETA(model, adapter, fisher.importance, **SURE, **how)
 
 
 AUGMENT = AugMix(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), shift=1)
 SURE: dict[str, Any] = {"sure": 1.0, "new": 1.1}  # all are chosen
 METHODS: dict[str, Callable[..., Any]] = {
-    "batch-norm": BatchNormStats,
-    "batch-norm-prior": partial(BatchNormStats, prior=16),
+    "batch-norm": BatchStatistics,
+    "batch-norm-prior": partial(BatchStatistics, prior=16),
     "tent": Tent,
     "tent-episodic": partial(Tent, online=False),
     "eta": partial(ETA, **SURE),
@@ -96,25 +79,21 @@ METHODS: dict[str, Callable[..., Any]] = {
     "eata": eata,
     "memo": partial(MEMO, augment=AUGMENT, copies=4),
     "ttt": partial(TTT, lr=0.1),
-    "ttt-online": partial(TTT, online=True, lr=0.1, copies=8, crop=1),
 }
-ONLINE = ["tent", "eta", "eata", "ttt-online"]
+ONLINE = ["tent", "eta", "eata"]
 STEPS = [name for name in METHODS if not name.startswith("batch-norm")]
-ORDERED = ["memo", "ttt-online"]  # one image after the other: which comes first matters
 each_method = pytest.mark.parametrize("name", METHODS)
 
 
 @each_method
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("size", [1, 4])
-def test_answers_are_finite_and_the_module_stays_bit_identical(
-    name: str, norm: str, size: int
-) -> None:
+def test_answers_are_finite_and_the_module_stays_bit_identical(name, norm, size):
     model, adapter = tiny(norm)
     before = copy.deepcopy(model.state_dict())
     model.train()
     if norm == "group" and name.startswith("batch-norm"):
-        with pytest.warns(IT3Warning, match="no batch norm: BatchNormStats answers as Source"):
+        with pytest.warns(IT3Warning, match="no batch norm: BatchStatistics answers as Source"):
             method = METHODS[name](model, adapter)
         expected = Source(model, adapter)(images(size)).prediction
         assert torch.equal(method(images(size)).prediction, expected)
@@ -133,7 +112,7 @@ def test_answers_are_finite_and_the_module_stays_bit_identical(
 
 
 @each_method
-def test_reset_starts_anew(name: str) -> None:
+def test_reset_starts_anew(name):
     model, adapter = tiny()
     method = METHODS[name](model, adapter)
     first = [method(images(seed=seed)).prediction for seed in range(3)]
@@ -145,7 +124,7 @@ def test_reset_starts_anew(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ONLINE)
-def test_a_stream_goes_on_after_a_restart(name: str) -> None:
+def test_a_stream_goes_on_after_a_restart(name):
     model, adapter = tiny()
     method = METHODS[name](model, adapter)
     for seed in range(2):
@@ -156,8 +135,8 @@ def test_a_stream_goes_on_after_a_restart(name: str) -> None:
     again.load_state_dict(state)
     assert again.state_dict().keys() == state.keys()
     assert torch.equal(again(images(seed=2)).prediction, expected)
-    with pytest.raises(IT3Error, match="make the method as it was made"):
-        METHODS[name](model, adapter, parameters="model.8.*").load_state_dict(state)
+    with pytest.raises(IT3Error, match="make the method "):
+        METHODS[name](*tiny("group")).load_state_dict({**state, "weights.model.8.bias": images()})
     model.double()
     with pytest.raises(IT3Error, match=r"call reset\(\) to begin anew"):
         method(images().double())
@@ -166,53 +145,19 @@ def test_a_stream_goes_on_after_a_restart(name: str) -> None:
         again(images().double())
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ORDERED])
-def test_permuting_a_batch_permutes_the_answers(name: str) -> None:
+@pytest.mark.parametrize("name", STEPS)
+def test_what_is_not_finite_is_said_to_be_and_leaves_no_trace(name):
     model, adapter = tiny()
-    x, order = images(), torch.tensor([2, 0, 3, 1])
-    found = METHODS[name](model, adapter)(x[order]).prediction
-    expected = METHODS[name](model, adapter)(x).prediction[order]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["ttt"])
-def test_each_image_is_an_episode_of_its_own(name: str) -> None:
-    model, adapter = tiny()
-    x = images()
-    for norm in ("source", 0.1):
-        whole = METHODS[name](model, adapter, norm=norm)(x)
-        alone = [METHODS[name](model, adapter, norm=norm)(image) for image in torch.split(x, 1)]
-        for numbers in ("prediction", "error_before", "error_after"):
-            expected = torch.cat([getattr(part, numbers) for part in alone])
-            torch.testing.assert_close(getattr(whole, numbers), expected, rtol=1e-4, atol=1e-6)
-
-
-@each_method
-def test_bad_inputs_are_one_sentence(name: str) -> None:
-    model, adapter = tiny()
-    method = METHODS[name](model, adapter)
     nan = images()
     nan[0, 0, 0, 0] = float("nan")
     for x, hint in ((nan, "has NaN in 1 of"), (images(0), "batch is empty")):
         with pytest.raises(IT3Error, match=hint):
-            method(x)
-
-
-@each_method
-def test_a_network_that_is_not_finite_is_said_to_be(name: str) -> None:
-    model, adapter = tiny()
-    with torch.no_grad():
-        model.get_parameter("model.8.bias")[0] = float("nan")
-    method = METHODS[name](model, adapter)
-    answer = method(images())
-    if not name.startswith("batch-norm"):
-        assert "network's own answer is not finite" in str(answer.fallback)
+            METHODS[name](model, adapter)(x)
+    broken = copy.deepcopy(model)
+    torch.nn.init.constant_(broken.get_parameter("model.8.bias"), float("nan"))
+    answer = METHODS[name](broken, adapter)(images())
+    assert "network's own answer is not finite" in str(answer.fallback)
     assert answer.steps == 0
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_a_step_that_explodes_leaves_no_trace(name: str) -> None:
-    model, adapter = tiny()
     method = METHODS[name](model, adapter, lr=3e37, steps=3, norm="source")
     for seed in range(2):  # a second batch that goes on from NaN would not be finite at all
         answer = method(images(seed=seed))
@@ -223,27 +168,18 @@ def test_a_step_that_explodes_leaves_no_trace(name: str) -> None:
 
 
 @each_method
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_calls_work_in_any_gradient_mode(name: str, mode: Callable[[], Any]) -> None:
+def test_calls_work_in_any_gradient_mode(name):
     model, adapter = tiny()
     expected = METHODS[name](model, adapter)(images()).prediction
-    with mode():
-        found = METHODS[name](model, adapter)(images())
-        assert torch.equal(found.prediction, expected)
-        assert bool(torch.isfinite(found.error_after).all())
-
-
-@each_method
-def test_methods_can_be_copied_and_pickled(name: str) -> None:
-    model, adapter = tiny()
-    expected = METHODS[name](model, adapter)(images()).prediction
-    method = METHODS[name](model, adapter)
-    for other in (copy.deepcopy(method), pickle.loads(pickle.dumps(method))):  # noqa: S301
-        assert torch.equal(other(images()).prediction, expected)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = METHODS[name](model, adapter)(images())
+            assert torch.equal(found.prediction, expected)
+            assert bool(torch.isfinite(found.error_after).all())
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_no_step_is_exactly_source(name: str) -> None:
+def test_no_step_is_exactly_source(name):
     model, adapter = tiny()
     expected = Source(model, adapter)(images()).prediction
     for how in ({"lr": 0.0}, {"steps": 0}):
@@ -252,25 +188,19 @@ def test_no_step_is_exactly_source(name: str) -> None:
         assert answer.steps == 0
 
 
-BAD: list[tuple[Callable[[nn.Module, Adapter], Any], str]] = [
-    (lambda m, a: BatchNormStats(m, a, share=1.5), "share from 0 to 1"),
-    (lambda m, a: BatchNormStats(m, a, prior=-1), "number of images from 0 up"),
-    (lambda m, a: BatchNormStats(m, a, share=0.5, prior=16), "a share or a prior"),
-    (lambda m, a: Tent(m, a, answer="during"), 'answer must be "before" or "after"'),  # type: ignore[arg-type]
+BAD: list[tuple[Callable[..., Any], str]] = [
+    (lambda m, a: BatchStatistics(m, a, prior=-1), "number of images from 0 up"),
     (lambda m, a: Tent(m, a, lr=-1.0), "learning rate"),
     (lambda m, a: Tent(regression(), Regression())(images()), "logits .* of two classes or more"),
     (lambda m, a: ETA(m, a, sure=float("nan")), "sure and new must be positive"),
     (lambda m, a: ETA(m, a, decay=2.0), "decay must lie between"),
-    (lambda m, a: ETA(m, a, Fisher({"fc": torch.zeros(1)}, 1)), "this Fisher is of other"),
+    (lambda m, a: ETA(m, a, {"fc": torch.zeros(1)}), "this Fisher is of another"),
     (lambda m, a: Fisher.collect(m, a, []), "at least one batch"),
     (lambda m, a: MEMO(m, a, AUGMENT, copies=0), "copies must be at least 1"),
     (lambda m, a: MEMO(m, a, lambda i, n, g: i[None])(images()), "augment must return"),
     (lambda m, a: AUGMENT(torch.zeros(1, 9, 9), 2, torch.Generator()), "images of 3 channels"),
     (lambda m, a: AugMix((0.5,), (0.0,)), "positive std"),
-    (lambda m, a: AugMix((0.5,), (0.5,), severity=11), "severity runs from"),
-    (lambda m, a: AugMix((0.5,), (0.5,), depth=0), "width and depth are at least 1"),
-    (lambda m, a: TTT(m, a, copies=6), "multiple of four"),
-    (lambda m, a: TTT(m, a, crop=-1), "pixels from 0 up"),
+    (lambda m, a: AugMix((0.5,), (0.5,), shift=-1), "pixels from 0 up"),
     (lambda m, a: TTT(m, a)(torch.zeros(1, 3, 8, 9)), "only square images"),
     (lambda m, a: TTT(m, a)(torch.zeros(3, 9, 9)), "batch, channels, height, width"),
     (lambda m, a: TTT(condition(network(), a, "0"), a), "has no rotation head"),
@@ -281,31 +211,21 @@ BAD: list[tuple[Callable[[nn.Module, Adapter], Any], str]] = [
      "did you mean 'model.5'"),
     (lambda m, a: Tent(tiny("none")[0], a), "no normalisation layer"),
     (lambda m, a: Tent(tiny(affine=False)[0], a), "no normalisation layer"),
-    (lambda m, a: joint_loss(m, a, images(), torch.arange(4), share=0.0), r"share must be in"),
+    (lambda m, a: joint_loss(m, a, images(), torch.arange(4), fraction=0.0), "fraction must be"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "hint"), BAD)
-def test_bad_settings_say_what_to_change(make: Callable[..., Any], hint: str) -> None:
+def test_bad_settings_say_what_to_change(make, hint):
     model, adapter = tiny()
     with pytest.raises(IT3Error, match=hint):
         make(model, adapter)
 
 
-def test_batch_one_without_places_is_refused() -> None:
-    adapter = Classification(5)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4), nn.Linear(4, 5))
-    model = condition(net, adapter, "1")
-    for method in (BatchNormStats(model, adapter), Tent(model, adapter)):
-        with pytest.raises(IT3Error, match="needs more than one value per channel"):
-            method(torch.zeros(1, 3, 2, 2))
-    assert BatchNormStats(model, adapter, prior=16)(torch.zeros(1, 3, 2, 2)).steps == 0
-
-
 # The rotation head
 
 
-def test_the_head_changes_no_answer_and_stops_the_network_at_its_layer() -> None:
+def test_the_head_changes_no_answer_and_stops_the_network_at_its_layer():
     adapter, x = Classification(5), images()
     plain = condition(network(), adapter, "2", channels=6).eval()
     model = with_rotation_head(plain, adapter, "model.5", x)
@@ -319,7 +239,7 @@ def test_the_head_changes_no_answer_and_stops_the_network_at_its_layer() -> None
     assert ran == ["8"]
 
 
-def test_the_head_is_trained_by_fit_and_saved_with_the_network(tmp_path: Path) -> None:
+def test_the_head_is_trained_by_fit_and_saved_with_the_network(tmp_path):
     """A slope in four directions: the head learns to tell them apart."""
     torch.manual_seed(0)
     adapter = Classification(2)
@@ -327,14 +247,14 @@ def test_the_head_is_trained_by_fit_and_saved_with_the_network(tmp_path: Path) -
     y = torch.arange(128) % 2
     x = ramp.expand(128, 3, 9, 9) * (1 + y.view(-1, 1, 1, 1)) + torch.randn(128, 3, 9, 9) * 0.05
 
-    def build() -> Conditioned:
+    def build():
         net = network("group")
-        net[8] = nn.Linear(8, 2)  # type: ignore[operator]
+        net[8] = nn.Linear(8, 2)
         net = condition(net, adapter, "2", channels=6)
         return with_rotation_head(net, adapter, "model.5", x[:2])
 
     model = build()
-    loss = partial(joint_loss, weight=1.0, share=1.0)
+    loss = partial(joint_loss, weight=1.0, fraction=1.0)
     fit(model, adapter, (x, y), epochs=12, batch_size=16, lr=0.02, loss=loss, progress=False)
     model.eval()
     for k in range(4):
@@ -345,43 +265,3 @@ def test_the_head_is_trained_by_fit_and_saved_with_the_network(tmp_path: Path) -
     again = load(tmp_path / "net.safetensors").restore(build()).eval()
     signal = adapter.neutral(x)
     assert torch.equal(rotation_logits(again, x, signal), rotation_logits(model, x, signal))
-
-
-def test_the_head_gets_on_with_core_s_methods() -> None:
-    model, adapter = tiny()
-    plain = condition(network(), adapter, "2", channels=6).eval()
-    plain.load_state_dict({k: v for k, v in model.state_dict().items() if "rotation" not in k})
-    x = images()
-    assert sensitivity(model, adapter, x) == sensitivity(plain, adapter, x) > 0
-    for parameters in ("above", None):
-        for kind in (IT3, OnlineIT3, partial(IT3, per_instance=True)):
-            how: dict[str, Any] = {"parameters": parameters, "lr": 1e-3, "steps": 2}
-            found = kind(model, adapter, **how)(x).prediction
-            torch.testing.assert_close(found, kind(plain, adapter, **how)(x).prediction)
-    known = Activations.collect(model, adapter, [images(8, 3)], ["model.5"])
-    found = ActMAD(model, adapter, known, lr=1e-3)(x).prediction
-    torch.testing.assert_close(found, ActMAD(plain, adapter, known, lr=1e-3)(x).prediction)
-    ActMAD(model, adapter, known, optimizer="AdamW")(x)  # its weights have no gradient there
-
-
-def test_the_head_works_where_the_first_layer_is_widened() -> None:
-    adapter = Classification(5)
-    model = with_rotation_head(widen(network("group"), adapter), adapter, "model.2", images())
-    answer = TTT(model, adapter, lr=0.1)(images())
-    assert not torch.equal(answer.prediction, answer.initial)
-
-
-def test_what_the_head_does_not_hear_never_moves() -> None:
-    model, adapter = tiny()
-    method = TTT(model, adapter, online=True, optimizer="Adam", lr=0.01)
-    method(images())
-    source = dict(model.named_parameters())
-    moved = {
-        name.removeprefix("weights."): not torch.equal(value, source[name[8:]])
-        for name, value in method.state_dict().items()
-        if name.startswith("weights.")
-    }
-    assert moved["model.0.weight"]
-    assert moved["model.4.bias"]
-    assert not moved["model.8.weight"]
-    assert "rotation.weight" not in moved

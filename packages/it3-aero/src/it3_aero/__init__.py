@@ -1,4 +1,4 @@
-"""IT³ for aerodynamics: the domain package's home, empty so far; see `it3_core`."""
+"""IT³ for aerodynamics: `it3_aero.wings` predicts lift-to-drag ratios, `it3_aero.cars` drag."""
 
 __version__ = "0.1.0"
 

@@ -4,84 +4,31 @@ Train `f(x, signal)` with `zigzag_loss`; at test time `IT3(model, adapter)(x)` a
 says how unusual it is, and leaves the model as it was. The README has a worked example.
 """
 
-from it3_core.adapters import Adapter, Classification, DenseMap, Regression, adapter_from
-from it3_core.candidates import Candidate, default_candidates
-from it3_core.checkpoint import Checkpoint, load, save
-from it3_core.conditioning import Conditioned, condition, widen
-from it3_core.errors import IT3Error, IT3Warning
-from it3_core.evaluation import evaluate, read_records
-from it3_core.losses import idempotence_loss, zigzag_loss
-from it3_core.marginal import Marginal
-from it3_core.methods import (
-    IT3,
-    Activations,
-    ActMAD,
-    Adaptation,
-    AnswerStep,
-    Drift,
-    Edge,
-    Gate,
-    Gated,
-    Method,
-    OnlineIT3,
-    Source,
-    StreamStatistics,
-)
-from it3_core.metrics import auroc, correlation
-from it3_core.sensitivity import sensitivity
-from it3_core.summary import markdown, overview, summarise
-from it3_core.training import History, fit
-from it3_core.trust import Trust
-from it3_core.tuning import Tail, Tuning, split_tail, tune
+import ast
+from importlib import import_module
+from pathlib import Path
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "IT3",
-    "ActMAD",
-    "Activations",
-    "Adaptation",
-    "Adapter",
-    "AnswerStep",
-    "Candidate",
-    "Checkpoint",
-    "Classification",
-    "Conditioned",
-    "DenseMap",
-    "Drift",
-    "Edge",
-    "Gate",
-    "Gated",
-    "History",
-    "IT3Error",
-    "IT3Warning",
-    "Marginal",
-    "Method",
-    "OnlineIT3",
-    "Regression",
-    "Source",
-    "StreamStatistics",
-    "Tail",
-    "Trust",
-    "Tuning",
-    "__version__",
-    "adapter_from",
-    "auroc",
-    "condition",
-    "correlation",
-    "default_candidates",
-    "evaluate",
-    "fit",
-    "idempotence_loss",
-    "load",
-    "markdown",
-    "overview",
-    "read_records",
-    "save",
-    "sensitivity",
-    "split_tail",
-    "summarise",
-    "tune",
-    "widen",
-    "zigzag_loss",
-]
+# torch takes seconds to import, so a name is looked up in its home when it is asked for (PEP 562).
+# The stub beside this file, which type checkers read, is the one list of names.
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_HOMES = {
+    alias.name: node.module
+    for node in _STUB.body
+    if isinstance(node, ast.ImportFrom) and node.module
+    for alias in node.names
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from it3_core.errors import IT3Error
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from it3_core.io.tensors import Checkpoint
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 0, or 2 for what the user can mend.
-
-    Example:
-        >>> main(["inspect", "missing.safetensors"])
-        2
-    """
+    """Runs a command and returns its exit code: 0, or 2 for what the user can mend."""
     parser = argparse.ArgumentParser(
         prog="it3-core",
         description="IT³, idempotent test-time training: see it work, or look into a checkpoint.",
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo = commands.add_parser(
         "demo",
         help="train, tune and evaluate on a toy problem, in about half a minute",
-        description="Trains a small network on a toy problem, asks it about inputs beyond its "
-        "training data, and compares what each method answers.",
+        description="Trains a small network on a toy problem, and compares the methods on inputs "
+        "outside the training range.",
     )
     demo.add_argument("--seed", type=int, default=0, help="of data and training (default 0)")
     demo.add_argument("--out", type=Path, help="folder for the trained network and a picture")
@@ -60,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             torch.set_num_threads(1)  # the network is small: threads would wait for each other
             print(run_demo(options.seed, options.out, progress=not options.quiet))
         else:
-            from it3_core.checkpoint import load
+            from it3_core.io.tensors import load
 
-            print(load(options.file).summary())
+            print(_summary(load(options.file)))
     except (IT3Error, OSError) as problem:
         print(f"it3-core: {problem}", file=sys.stderr)
         return 2
@@ -70,6 +70,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("it3-core: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def _summary(found: Checkpoint) -> str:
+    """What a checkpoint holds, in a few lines; of many batch sizes, a line for each tuning."""
+    from it3_core.io.typed import printable
+
+    def amount(tensors: Mapping[str, Tensor]) -> str:
+        unique = {id(tensor): tensor for tensor in tensors.values()}.values()
+        numbers = sum(tensor.numel() for tensor in unique)
+        megabytes = sum(tensor.nbytes for tensor in unique) / 1e6
+        return f"{numbers} numbers in {len(unique)} tensors ({megabytes:.3g} MB)"
+
+    def short(part: Mapping[str, Any]) -> str:
+        return printable(json.dumps(part, ensure_ascii=False))
+
+    trust = {k: v for k, v in (found.trust or {}).items() if not isinstance(v, list)}
+    tuned = found.tuning or {"reason": "not run"}
+    if all(size.isdecimal() and isinstance(one, dict) for size, one in tuned.items()):
+        reasons = [f"from {size} at once: {one.get('reason')}" for size, one in tuned.items()]
+    else:
+        reasons = [str(tuned.get("reason", short(tuned)))]
+    lines = {"network": amount(found.weights)}
+    if found.tensors:
+        lines["tensors"] = f"{amount(found.tensors)}: {printable(', '.join(found.tensors), 80)}"
+    lines |= {
+        "adapter": short(found.adapter_description),
+        "settings": short(found.settings),
+        "trust": short(trust) if trust else "not fitted",
+        "tuning": "\n          ".join(printable(reason, 500) for reason in reasons),
+    }
+    written = printable(", ".join(f"{name} {v}" for name, v in found.versions.items()))
+    rows = [f"{name:8}  {words}" for name, words in lines.items()]
+    return "\n".join([f"IT³ checkpoint, written with {written}", *rows])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Inputs of any make: how many instances a batch holds, some of its rows, all of its tensors.
 
-An input `x` is a tensor, a tuple, list or dict of inputs, or a graph batch: an object with
-`num_graphs`, `index_select(rows)` and `from_data_list(graphs)`, as torch-geometric's `Batch` has.
+An input `x` is a tensor, a tuple, list or dict of inputs, a graph batch (an object with
+`num_graphs`, `index_select(rows)` and `from_data_list(graphs)`, as torch-geometric's `Batch` has),
+or anything with `len()`, `take(rows)` and `apply(function)`, such as `Ragged`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,34 +18,49 @@ from torch import Tensor
 
 from it3_core.errors import IT3Error
 
-__all__ = ["batches", "check_input", "count", "is_graph", "map_tensors", "take", "tensors"]
+
+@dataclass(frozen=True)
+class Ragged:
+    """A batch whose rows differ in shape: whole images, their labels, answers to them."""
+
+    rows: Sequence[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.rows)
+
+    def take(self, rows: Sequence[int]) -> Ragged:
+        return Ragged([self.rows[row] for row in rows])
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Ragged:
+        return Ragged([function(row) for row in self.rows])
+
+    def detach(self) -> Ragged:
+        return self.apply(Tensor.detach)
+
+
+def is_rows(x: Any) -> bool:
+    """Whether `x` is a batch that takes its rows by itself."""
+    return not isinstance(x, Tensor) and hasattr(x, "take") and hasattr(x, "apply")
 
 
 def is_graph(x: Any) -> bool:
-    """Whether `x` is a graph batch: its instances differ in size, so its rows don't stack.
-
-    Example:
-        >>> import torch
-        >>> is_graph(torch.zeros(3, 2))
-        False
-    """
+    """Whether `x` is a graph batch: its instances differ in size, so its rows don't stack."""
     return not isinstance(x, Tensor) and hasattr(x, "num_graphs")
 
 
 def count(x: Any) -> int:
-    """The number of instances in a batch.
-
-    Example:
-        >>> import torch
-        >>> count({"nodes": torch.zeros(4, 7, 2), "edges": torch.zeros(4, 7, 7)})
-        4
-    """
+    """The number of instances in a batch."""
     if isinstance(x, Tensor):
         if x.dim() == 0:
             raise IT3Error("the input is a single number: add a batch dimension with x[None]")
         return x.shape[0]
     if is_graph(x):
         return int(x.num_graphs)
+    if is_rows(x):
+        return len(x)
     if isinstance(x, dict | tuple | list):
         sizes = {count(part) for part in (x.values() if isinstance(x, dict) else x)}
         if len(sizes) == 1:
@@ -52,37 +69,26 @@ def count(x: Any) -> int:
             raise IT3Error(f"the input is an empty {type(x).__name__}: there is nothing in it")
         raise IT3Error(f"the parts of the input differ in batch size: {sorted(sizes)}")
     raise IT3Error(
-        f"an input must be a tensor, a tuple, list or dict of them, or a graph batch; "
-        f"this is a {type(x).__name__}"
+        f"an input is a tensor, a container of them or a graph batch; this is a {type(x).__name__}"
     )
 
 
 def take(x: Any, rows: Sequence[int] | slice) -> Any:
-    """Some rows of a batch, as a batch of the same make.
-
-    Example:
-        >>> import torch
-        >>> take((torch.arange(4), torch.arange(4) * 10), [0, 3])
-        (tensor([0, 3]), tensor([ 0, 30]))
-    """
+    """Some rows of a batch, as a batch of the same make."""
     if isinstance(x, Tensor):
         return x[rows if isinstance(rows, slice) else list(rows)]
     if is_graph(x):
         chosen = range(count(x))[rows] if isinstance(rows, slice) else rows
         return type(x).from_data_list(x.index_select(list(chosen)))
+    if is_rows(x):
+        return x.take(list(range(len(x))[rows] if isinstance(rows, slice) else rows))
     if isinstance(x, dict | tuple | list):
         return _rebuilt(x, lambda part: take(part, rows))
     raise IT3Error(f"can't take rows of a {type(x).__name__}")
 
 
 def batches(x: Any, size: int) -> Iterator[Any]:
-    """A batch cut into consecutive batches of at most `size` instances.
-
-    Example:
-        >>> import torch
-        >>> [len(part) for part in batches(torch.zeros(5, 2), 2)]
-        [2, 2, 1]
-    """
+    """A batch cut into consecutive batches of at most `size` instances."""
     if size < 1:
         raise IT3Error(f"a batch size must be at least 1, but is {size}")
     for start in range(0, count(x), size):
@@ -90,13 +96,7 @@ def batches(x: Any, size: int) -> Iterator[Any]:
 
 
 def tensors(x: Any) -> Iterator[Tensor]:
-    """Every tensor in an input.
-
-    Example:
-        >>> import torch
-        >>> [tuple(t.shape) for t in tensors({"a": torch.zeros(2), "b": (torch.zeros(2, 3),)})]
-        [(2,), (2, 3)]
-    """
+    """Every tensor in an input."""
     if isinstance(x, Tensor):
         yield x
     elif is_graph(x) and hasattr(x, "to_dict"):
@@ -104,23 +104,19 @@ def tensors(x: Any) -> Iterator[Tensor]:
     elif isinstance(x, dict):
         for part in x.values():
             yield from tensors(part)
-    elif isinstance(x, tuple | list):
+    elif isinstance(x, tuple | list | Ragged):
         for part in x:
             yield from tensors(part)
 
 
 def map_tensors(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same input with `function` applied to each of its tensors; `x` itself stays as it is.
-
-    Example:
-        >>> import torch
-        >>> map_tensors([torch.ones(2)], lambda t: t * 2)
-        [tensor([2., 2.])]
-    """
+    """The same input with `function` applied to each of its tensors; `x` itself stays as it is."""
     if isinstance(x, Tensor):
         return function(x)
     if is_graph(x):
         return copy.copy(x).apply(function)
+    if is_rows(x):
+        return x.apply(function)
     if isinstance(x, dict | tuple | list):
         return _rebuilt(x, lambda part: map_tensors(part, function))
     return x
@@ -141,13 +137,6 @@ def check_input(x: Any, dtype: torch.dtype | None = None) -> int:
     """The number of instances, after telling apart what a network can't use.
 
     `dtype` is the network's: a floating input of another one is refused.
-
-    Example:
-        >>> import torch
-        >>> check_input(torch.tensor([[1.0], [float("nan")]]))
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: the input has NaN in 1 of 2 values: impute or drop them first
     """
     size = count(x)
     if size == 0:

@@ -1,72 +1,71 @@
-"""A toy problem that shows it all in half a minute: labels beyond those that were trained on.
+"""A toy problem that shows it all in half a minute: labels outside the training range.
 
 The truth is a smooth function of two inputs; training data has the first one between 0 and 1, and
-the test data goes on to 2, where labels grow beyond all that was seen. Wings with more lift than
-any before, faces older than any before: the same situation, in two dimensions.
+the test data goes on to 2, where labels grow beyond those of training.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from it3_core.adapters import Regression
-from it3_core.checkpoint import save
-from it3_core.conditioning import Conditioned, condition
-from it3_core.errors import IT3Error
-from it3_core.evaluation import evaluate
-from it3_core.losses import zigzag_loss
-from it3_core.methods import IT3, AnswerStep, OnlineIT3, Source
-from it3_core.metrics import auroc
-from it3_core.sensitivity import sensitivity
-from it3_core.summary import overview, summarise
-from it3_core.training import fit
-from it3_core.trust import Trust
-from it3_core.tuning import Tail, split_tail, tune
-
-__all__ = ["run_demo"]
+from it3_core.engine.sensitivity import sensitivity
+from it3_core.evaluation.evaluate import evaluate
+from it3_core.evaluation.records import Record
+from it3_core.io.output import OutputFolder, open_output
+from it3_core.io.tensors import save
+from it3_core.methods.answer_step import AnswerStep
+from it3_core.methods.it3 import IT3
+from it3_core.methods.online_it3 import OnlineIT3
+from it3_core.methods.source import Source
+from it3_core.model.adapters import Regression
+from it3_core.model.conditioning import Conditioned, condition
+from it3_core.model.losses import zigzag_loss
+from it3_core.training.fit import fit
+from it3_core.trust.calibration import Trust
+from it3_core.trust.tune import ExtrapolationSplit, extrapolation_split, tune
 
 LEVELS = {"seen (0 to 1)": (0.0, 1.0), "near (1 to 1.3)": (1.0, 1.3), "far (1.3 to 2)": (1.3, 2.0)}
 
 
 def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> str:
-    """Trains, tunes and evaluates on the toy problem; returns what it found as text.
+    """Trains, tunes and evaluates on the toy problem; returns the results as text.
 
-    Args:
-        seed: of data and training.
-        out: a folder for the trained network and, where matplotlib is there, a picture.
-        progress: whether to show on standard error how far it is.
+    `out` is a folder for the trained network and, where matplotlib is there, a picture.
     """
+    names = ["demo.safetensors", "demo.png"]
+    folder = None  # checked now, and not after the training
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # now, and not after the training
+        folder = open_output(out, "it3-core demo", {"seed": seed}, files=names)
     draw = torch.Generator().manual_seed(seed)
     x, y = _data(600, 0.0, 1.0, draw)
-    held_out = (x[450:], y[450:])
+    validation = (x[450:], y[450:])
     x, y = x[:450], y[:450]
-    model, adapter = _trained(x, y, held_out, seed, progress)
-    kept, beyond = split_tail(y, 0.2)
-    without_tail, _ = _trained(x[kept], y[kept], None, seed, progress)
-    noise = 0.05 * torch.randn(held_out[0].shape, generator=draw)
+    model, adapter = _trained(x, y, validation, seed, progress)
+    kept, beyond = extrapolation_split(y, 0.2)
+    without_end, _ = _trained(x[kept], y[kept], None, seed, progress)
+    noise = 0.05 * torch.randn(validation[0].shape, generator=draw)
     tuning = tune(
         model,
         adapter,
-        *held_out,
+        *validation,
         shifts={"noise": lambda inputs: inputs + noise},
-        tail=Tail(without_tail, x[beyond], y[beyond]),
+        extrapolation=ExtrapolationSplit(without_end, x[beyond], y[beyond]),
         progress=progress,
     )
-    trust = Trust.fit(model, adapter, [held_out[0]])
+    trust = Trust.fit(model, adapter, [validation[0]])
     levels = {name: _data(400, *bounds, draw) for name, bounds in LEVELS.items()}
-    rows = evaluate(
+    records = evaluate(
         {
             "source": Source(model, adapter),
             "second pass": AnswerStep(model, adapter),
-            "IT3, as published": IT3(model, adapter, anchor_gradient=True),
-            "IT3, online": OnlineIT3(model, adapter, anchor_gradient=True),
+            "IT3, as published": IT3(model, adapter, anchor_gradient=True, trust_region=False),
+            "IT3, online": OnlineIT3(model, adapter, anchor_gradient=True, trust_region=False),
             "chosen by tune": tuning.build(model, adapter),
         },
         levels,
@@ -80,14 +79,13 @@ def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> s
     errors = {
         name: Source(model, adapter)(inputs).error_before for name, (inputs, _) in levels.items()
     }
-    text = _text(model, adapter, tuning.reason, trust, held_out[0], summarise(rows), errors)
-    if out is not None:
-        save(out / "demo.safetensors", model, adapter=adapter, trust=trust, tuning=tuning,
-             settings={"demo": True, "seed": seed})  # fmt: skip
-        text += (
-            f"\n\nSaved the network; look into it with: it3-core inspect {out / 'demo.safetensors'}"
-        )
-        text += _picture(rows, out / "demo.png")
+    text = _text(model, adapter, tuning.reason, trust, validation[0], records, errors)
+    if folder is not None:
+        with folder.writing("demo.safetensors") as path:
+            save(path, model, adapter=adapter, trust=trust, tuning=tuning,
+                 settings={"demo": True, "seed": seed})  # fmt: skip
+        text += f"\n\nSaved the network; look into it with: it3-core inspect {path}"
+        text += _picture(records, folder)
     return text
 
 
@@ -99,7 +97,7 @@ def _data(rows: int, low: float, high: float, draw: torch.Generator) -> tuple[Te
 
 
 def _trained(
-    x: Tensor, y: Tensor, held_out: tuple[Tensor, Tensor] | None, seed: int, progress: bool
+    x: Tensor, y: Tensor, validation: tuple[Tensor, Tensor] | None, seed: int, progress: bool
 ) -> tuple[Conditioned, Regression]:
     adapter = Regression.fit(y)
     with torch.random.fork_rng():
@@ -109,45 +107,63 @@ def _trained(
             adapter.rescale(),
         )  # fmt: skip
         model = condition(net, adapter, layer="0")
-    loss = partial(zigzag_loss, second="noisy", noise=0.3)
-    fit(model, adapter, (x, y), validation=held_out, epochs=80, batch_size=32, lr=3e-3,
+    loss = partial(zigzag_loss, second_signal="noisy", noise=0.3)
+    fit(model, adapter, (x, y), validation=validation, epochs=80, batch_size=32, lr=3e-3,
         schedule="cosine", loss=loss, seed=seed, progress=progress)  # fmt: skip
     return model, adapter
 
 
 def _text(
     model: nn.Module, adapter: Regression, reason: str, trust: Trust, known: Tensor,
-    rows: list[dict[str, Any]], errors: dict[str, Tensor],
+    records: list[Record], errors: dict[str, Tensor],
 ) -> str:  # fmt: skip
-    inside, *outside = errors
     lines = [
         "Mean absolute error, by where the first input lies; trained on 0 to 1, batches of 16.",
         "Changes are against source, those in brackets may be chance; cost in passes of source.",
         "",
-        overview(rows),
+        _table(records),
         "",
-        f"What tune chose, without having seen any of these: {reason}",
+        f"What was chosen on validation data alone: {reason}",
         "",
-        "How unusual the network finds an input, by its idempotence error alone:",
+        "How unusual an input is, by its idempotence error alone:",
     ]
     for name, found in errors.items():
         percent = trust.percentile(found).mean().item()
         flagged = trust.flag(found).float().mean().item()
         lines.append(f"  {name:16} percentile {percent:5.1f} on average, {flagged:4.0%} flagged")
-    lines += [
-        *(f"  AUROC, {name} against {inside}: {auroc(errors[name], errors[inside]):.2f}"
-          for name in outside),
-        f"  The second answer moves by {sensitivity(model, adapter, known):.2f} for each 1 that "
-        f"the first one does.",
-    ]  # fmt: skip
+    moved = sensitivity(model, adapter, known)
+    lines.append(f"  The second answer moves by {moved:.2f} for each 1 that the first one does.")
     return "\n".join(lines)
 
 
-def _picture(records: list[dict[str, Any]], path: Path) -> str:
-    try:
-        from it3_core.plots import box_by_level
+def _table(records: list[Record]) -> str:
+    """The mean error by method and level, and its change; in brackets where it may be chance."""
+    levels = list(dict.fromkeys(record["level"] for record in records))
+    lines = [["method", *levels, "cost"]]
+    for method in dict.fromkeys(record["method"] for record in records):
+        own = [record for record in records if record["method"] == method]
+        cost = statistics.median(record["cost"] for record in own)
+        lines.append([method, *map(_change, own), f"{cost:.1f}"])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join([*map(str.ljust, line[:-1], widths), line[-1].rjust(widths[-1])])
+        for line in lines
+    )
 
-        box_by_level(records, path=path)
-    except IT3Error:  # no matplotlib
-        return '\nNo picture: pip install "it3-core[plots]" brings matplotlib.'
-    return f"\nSaved a picture of these errors:\n  {path}"
+
+def _change(record: Record) -> str:
+    error, difference = record["error"], record["difference"]
+    if record["method"] == record["reference"]:
+        return f"{error:.3f}"
+    change = f"{difference / (error - difference):+z.1%}"
+    spread = statistics.stdev(record["differences"]) / math.sqrt(record["n"])
+    return f"{error:.3f} {change}" if abs(difference) > 1.96 * spread else f"{error:.3f} ({change})"
+
+
+def _picture(records: list[Record], folder: OutputFolder) -> str:
+    try:
+        from it3_core.experiment.figures import box_by_level
+    except ImportError:
+        return '\nNo picture: pip install "it3-core[experiment]" brings matplotlib.'
+    folder.write_figure("demo.png", box_by_level(records), dpi=200)
+    return f"\nSaved a picture of these errors:\n  {folder.path / 'demo.png'}"

@@ -4,9 +4,13 @@
 has a worked example, and what was measured.
 """
 
-from it3_tabular.estimators import Detailed, IT3Classifier, IT3Regressor, Trusted
-from it3_tabular.storage import load
-from it3_tabular.uci import UCI, load_boston, load_energy, load_uci
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from it3_tabular.estimators import Detailed, IT3Classifier, IT3Regressor
+    from it3_tabular.storage import load
+    from it3_tabular.uci import UCI, load_energy, load_uci
 
 __version__ = "0.1.0"
 
@@ -15,10 +19,16 @@ __all__ = [
     "Detailed",
     "IT3Classifier",
     "IT3Regressor",
-    "Trusted",
     "__version__",
     "load",
-    "load_boston",
     "load_energy",
     "load_uci",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from its module: not before it is asked for, since `--help` needs no torch."""
+    for module in ("estimators", "storage", "uci") if name in __all__ else ():
+        if hasattr(found := import_module(f"{__name__}.{module}"), name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

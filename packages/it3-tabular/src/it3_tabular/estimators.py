@@ -29,65 +29,40 @@ from it3_core import (
 )
 from it3_core.batching import batches
 from it3_tabular import storage
-from it3_tabular.choosing import candidates, choose, gradient_step
-from it3_tabular.learning import batch_size_for, hold_out, seeded, train
-from it3_tabular.networks import Signal, build
-from it3_tabular.preparing import Floats, Imputation, Preparation
-
-__all__ = ["ADAPT", "Detailed", "IT3Classifier", "IT3Regressor", "Trusted"]
+from it3_tabular.fitting import (
+    Floats,
+    Preprocessing,
+    choose,
+    gradient_step,
+    seeded,
+    split_rows,
+    train_network,
+)
 
 ADAPT = ("auto", "instance", "batch", "online", None)
-_ROWS = 1024  # that are answered together where rows don't influence each other
-
-
-class Trusted(NamedTuple):
-    """How unusual rows are.
-
-    Attributes:
-        percentile: a row's idempotence error is larger than that of so many percent of the
-            held-out training rows.
-        flag: whether that makes it unusual: true of 5 % of rows like the training rows. Where
-            fewer than 19 rows were held out, it is true beyond the largest error among them.
-
-    Example:
-        >>> import numpy as np
-        >>> Trusted(np.array([99.0]), np.array([True])).flag
-        array([ True])
-    """
-
-    percentile: Floats
-    flag: NDArray[np.bool_]
+_TAKEN: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
+_ROWS = 1024  # that are predicted at once where rows don't influence each other
 
 
 class Detailed(NamedTuple):
-    """Answers with all that is known about them.
+    """Predictions and how unusual their rows are; one entry a row.
 
     Attributes:
-        before: what the network answers without adapting.
-        after: the prediction.
-        error: idempotence error before adapting, in standard deviations of the target for a
-            regression, as a Jensen–Shannon divergence for a classification.
-        percentile: see `Trusted`.
-        flag: see `Trusted`.
-
-    Example:
-        >>> Detailed._fields
-        ('before', 'after', 'error', 'percentile', 'flag')
+        prediction: what `predict` returns.
+        initial: the prediction without adaptation.
+        idempotence_error: the distance between the network's first and second prediction, without
+            adaptation: in standard deviations of the target for a regression, as a Jensen–Shannon
+            divergence for a classification.
+        percentile: the percentage of validation rows whose idempotence error is smaller.
+        flagged: whether the row is unusual. Of rows like the training rows, 5 % are flagged. With
+            fewer than 19 validation rows, those beyond the largest of their errors are flagged.
     """
 
-    before: NDArray[Any]
-    after: NDArray[Any]
-    error: Floats
+    prediction: NDArray[Any]
+    initial: NDArray[Any]
+    idempotence_error: Floats
     percentile: Floats
-    flag: NDArray[np.bool_]
-
-
-class Answers(NamedTuple):
-    """What a method returned for rows, before it is put into the user's words."""
-
-    initial: Tensor
-    prediction: Tensor
-    error: Tensor
+    flagged: NDArray[np.bool_]
 
 
 class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -101,14 +76,10 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         steps: int = 1,
         learning_rate_adapt: float = 0.01,
         batch_size_adapt: int = 8,
-        signal: Signal = "widen",
-        imputation: Imputation = "gaussian",
-        batch_size: int | str = "auto",
         learning_rate_init: float = 5e-3,
         max_iter: int = 200,
         early_stopping: bool = True,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 30,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -117,138 +88,82 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         self.steps = steps
         self.learning_rate_adapt = learning_rate_adapt
         self.batch_size_adapt = batch_size_adapt
-        self.signal = signal
-        self.imputation = imputation
-        self.batch_size = batch_size
         self.learning_rate_init = learning_rate_init
         self.max_iter = max_iter
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
         self.random_state = random_state
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Trains the network with ZigZag, and learns what is usual and whether to adapt.
-
-        Args:
-            X: rows of numbers; NaN where one is missing.
-            y: their targets.
-
-        Returns:
-            The estimator itself.
-        """
+        """Trains with ZigZag, fits trust, chooses whether to adapt; NaN in `X` is a gap."""
         self._check_parameters()
-        rows, labels, groups = self._checked(X, y)
+        rows, labels, classes = self._checked(X, y)
         generator, seed = seeded(self.random_state)
-        kept, held_out = hold_out(groups, self.validation_fraction, generator)
+        parts = split_rows(classes, self.validation_fraction, generator)
         names = getattr(self, "feature_names_in_", None)
-        self.preparation_ = Preparation.fit(rows[kept], self.imputation, names)
-        self.adapter_ = self._adapter(labels[kept])
-        self.network_ = build(
-            rows.shape[1],
-            tuple(self.hidden_layer_sizes),
-            self.adapter_,
-            signal=self.signal,
-            seed=seed,
+        self.preprocessing_ = Preprocessing.fit(rows[parts[0]], names)
+        self.adapter_ = (
+            Classification(len(self.classes_))
+            if hasattr(self, "classes_")
+            else Regression.fit(labels[parts[0]])
         )
-        x, x_held_out = self.preparation_(rows[kept]), self.preparation_(rows[held_out])
-        y_held_out = labels[held_out]
-        judged = self.early_stopping and len(held_out) > 0
-        self.history_ = train(
-            self.network_,
-            self.adapter_,
-            (x, labels[kept]),
-            (x_held_out, y_held_out) if judged else None,
-            epochs=self.max_iter,
-            batch_size=(
-                batch_size_for(len(kept)) if isinstance(self.batch_size, str) else self.batch_size
-            ),
-            lr=self.learning_rate_init,
-            patience=self.n_iter_no_change,
-            seed=seed,
-            progress=bool(self.verbose),
+        data, validation = ((self.preprocessing_(rows[part]), labels[part]) for part in parts)
+        self.network_, self.history_ = train_network(
+            self, data, validation, seed, progress=bool(self.verbose)
         )
         self.n_iter_ = len(self.history_.train)
-        known = x_held_out if len(held_out) else x
+        x, y_true = validation
         with warnings.catch_warnings():
-            # Small tables are usual here, and `Trusted` says what few rows mean for its flag.
+            # `Detailed` says what few rows mean for its flag.
             warnings.filterwarnings("ignore", ".*false alarms", IT3Warning)
-            self.trust_ = Trust.fit(self.network_, self.adapter_, batches(known, _ROWS))
-        self.validation_error_ = self._error(x_held_out, y_held_out)
-        self.tuning_ = None
-        if self.adapt == "auto":
-            tries = candidates(self.steps, self.learning_rate_adapt)
-            self.tuning_ = choose(self.network_, self.adapter_, x_held_out, y_held_out, tries, seed)
+            calibration = batches(x if len(x) else data[0], _ROWS)
+            self.trust_ = Trust.fit(self.network_, self.adapter_, calibration)
+        self.validation_error_ = None
+        if len(x):
+            output = Source(self.network_, self.adapter_)(x).prediction
+            self.validation_error_ = float(self.adapter_.error(output, y_true).mean())
+        self.tuning_ = choose(self, x, y_true, seed) if self.adapt == "auto" else None
         return self
 
-    def idempotence_error(self, X: ArrayLike) -> Floats:
-        """How far the network's second answer is from its first, for each row, without adapting.
-
-        For a regression in standard deviations of the target; for a classification as a
-        Jensen–Shannon divergence of the two probabilities.
-        """
-        rows = self._rows(X)
-        return _array(self.answer(rows, Source(self.network_, self.adapter_)).error)
-
-    def trust(self, X: ArrayLike) -> Trusted:
-        """How unusual each row is, compared with held-out training rows."""
-        errors = torch.as_tensor(self.idempotence_error(X))
-        return Trusted(_array(self.trust_.percentile(errors)), _flags(self.trust_.flag(errors)))
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """For each row a number in the target's units, or the most probable class."""
+        predicted: NDArray[Any] = self._decoded(self._outputs(self._rows(X), self.method())[0])
+        return predicted
 
     def predict_detailed(self, X: ArrayLike) -> Detailed:
-        """Predictions, what they would be without adapting, and how far to trust them."""
-        return self.detailed(self.answer(self._rows(X)))
+        """Predictions, what they would be without adaptation, and how unusual each row is."""
+        return self.detailed(self._rows(X), self.method())
+
+    def detailed(self, rows: Floats, method: Method) -> Detailed:
+        """`predict_detailed` of rows that were checked, by a method that may go on afterwards."""
+        prediction, initial, error = self._outputs(rows, method)
+        return Detailed(
+            prediction=self._decoded(prediction),
+            initial=self._decoded(initial),
+            idempotence_error=_array(error),
+            percentile=_array(self.trust_.percentile(error)),
+            flagged=self.trust_.flag(error).numpy(),
+        )
 
     def method(self) -> Method:
-        """A new core method that answers as this estimator does; online, it starts anew."""
+        """A new it3_core method that adapts as `adapt` says; `"online"` starts at the beginning."""
         check_is_fitted(self)
         step = gradient_step(self.steps, self.learning_rate_adapt)
         if self.adapt == "auto":
-            assert self.tuning_ is not None
-            made: Method = self.tuning_.build(self.network_, self.adapter_)
-            return made
-        if self.adapt == "instance":
-            return IT3(self.network_, self.adapter_, per_instance=True, **step)
-        if self.adapt == "batch":
-            return IT3(self.network_, self.adapter_, **step)
+            if self.tuning_ is None:
+                raise IT3Error("the model was fitted without adapt='auto', so nothing was chosen")
+            return self.tuning_.build(self.network_, self.adapter_)
         if self.adapt == "online":
             return OnlineIT3(self.network_, self.adapter_, **step)
-        return Source(self.network_, self.adapter_)
-
-    def answer(self, rows: Floats, method: Method | None = None) -> Answers:
-        """What a method, this estimator's own by default, answers to rows that were checked."""
-        method = self.method() if method is None else method
-        together = isinstance(method, OnlineIT3) or (
-            isinstance(method, IT3) and not method.per_instance
-        )
-        size = self.batch_size_adapt if together else _ROWS
-        found = []
-        for block in _blocks(rows, size * max(1, _ROWS // size)):
-            for part in batches(self.preparation_(block), size):
-                given = method(part)
-                found.append((given.initial, given.prediction, given.error_before))
-        return Answers(*(torch.cat(parts).detach() for parts in zip(*found, strict=True)))
-
-    def detailed(self, answers: Answers) -> Detailed:
-        """Answers in the user's words."""
-        return Detailed(
-            before=self._words(answers.initial),
-            after=self._words(answers.prediction),
-            error=_array(answers.error),
-            percentile=_array(self.trust_.percentile(answers.error)),
-            flag=_flags(self.trust_.flag(answers.error)),
-        )
+        if self.adapt is None:
+            return Source(self.network_, self.adapter_)
+        return IT3(self.network_, self.adapter_, per_instance=self.adapt == "instance", **step)
 
     def save(self, path: str | Path) -> None:
-        """Writes the fitted estimator to one file that runs no code when it is read."""
+        """Writes the fitted estimator to one file, for `it3_tabular.load`; no code is stored."""
         check_is_fitted(self)
         storage.save(self, path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """The estimator that `save` wrote."""
-        return storage.load(path, cls)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -257,90 +172,71 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _rows(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
-        rows: Floats = validate_data(
-            self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan"
-        )
-        return rows
+        return validate_data(self, X, reset=False, **_TAKEN)  # type: ignore[no-any-return]
 
-    def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[Floats, Tensor, NDArray[Any]]:
-        """Rows, labels as the network takes them, and the groups that held-out rows come from."""
-        raise NotImplementedError
-
-    def _adapter(self, labels: Tensor) -> Regression | Classification:
-        raise NotImplementedError
-
-    def _words(self, output: Tensor) -> NDArray[Any]:
-        raise NotImplementedError
-
-    def _error(self, x: Tensor, y: Tensor) -> float | None:
-        if not len(y):
-            return None
-        output = Source(self.network_, self.adapter_)(x).prediction
-        return float(self.adapter_.error(output, y).mean())
+    def _outputs(self, rows: Floats, method: Method) -> tuple[Tensor, ...]:
+        """Predictions, initial predictions and idempotence errors of rows that were checked."""
+        own = getattr(method, "per_instance", not isinstance(method, OnlineIT3))
+        size = _ROWS if own else self.batch_size_adapt
+        block = size * max(1, _ROWS // size)  # rows that are preprocessed at once
+        parts = []
+        for start in range(0, len(rows), block):
+            for x in batches(self.preprocessing_(rows[start : start + block]), size):
+                adapted = method(x)
+                parts.append((adapted.prediction, adapted.initial, adapted.error_before))
+        return tuple(torch.cat(column).detach() for column in zip(*parts, strict=True))
 
     def _check_parameters(self) -> None:
-        if self.adapt not in ADAPT:
-            known = ", ".join(map(repr, ADAPT))
-            raise IT3Error(f"adapt must be one of {known}, not {self.adapt!r}")
-        _whole(1, batch_size_adapt=self.batch_size_adapt, max_iter=self.max_iter)
-        _whole(1, n_iter_no_change=self.n_iter_no_change)
-        _whole(0, steps=self.steps)
-        if self.batch_size != "auto":
-            _whole(1, batch_size=self.batch_size)
         widths: Any = self.hidden_layer_sizes
-        if isinstance(widths, str) or not hasattr(widths, "__iter__"):
-            raise IT3Error(f"hidden_layer_sizes must be several numbers, not {widths!r}")
-        for width in widths:
-            _whole(1, **{"each of hidden_layer_sizes": width})
-        for name in ("learning_rate_init", "learning_rate_adapt"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float | np.number) and 0 <= value < math.inf):
-                raise IT3Error(f"{name} must be a number from 0 up, not {value!r}")
-        if not 0 < self.validation_fraction < 1:
-            raise IT3Error(
-                f"validation_fraction must lie between 0 and 1, not {self.validation_fraction!r}"
-            )
+        widths_fit = hasattr(widths, "__iter__") and all(_is_whole(width, 1) for width in widths)
+        rate, fraction = self.learning_rate_adapt, self.validation_fraction  # a rate of 0: no step
+        checks = {
+            "adapt": (self.adapt in ADAPT, f"one of {', '.join(map(repr, ADAPT))}"),
+            "hidden_layer_sizes": (widths_fit, "whole numbers from 1"),
+            "batch_size_adapt": (_is_whole(self.batch_size_adapt, 1), "a whole number from 1"),
+            "max_iter": (_is_whole(self.max_iter, 1), "a whole number from 1"),
+            "steps": (_is_whole(self.steps, 0), "a whole number from 0"),
+            "learning_rate_init": (_is_number(self.learning_rate_init), "a number above 0"),
+            "learning_rate_adapt": (rate == 0 or _is_number(rate), "a number from 0"),
+            "validation_fraction": (_is_number(fraction) and fraction < 1, "between 0 and 1"),
+        }
+        for name, (right, expected) in checks.items():
+            if not right:
+                raise IT3Error(f"{name} must be {expected}, not {getattr(self, name)!r}")
 
 
 class IT3Regressor(RegressorMixin, _IT3Estimator):  # type: ignore[misc]  # the same
-    """A small network for one number per row, which knows how unusual a row is and can adapt.
+    """A small network that predicts one number a row, says how unusual the row is, and can adapt.
 
     Args:
         hidden_layer_sizes: widths of the hidden layers; the paper's by default.
-        adapt: what `predict` does. `"auto"`: what did best on held-out training rows under feature
+        adapt: what `predict` does. `"auto"`: what did best on validation rows under feature
             dropout, noise and offset, which may be nothing; `tuning_.reason` says what and why.
             `"instance"`: IT³ on each row alone. `"batch"`: IT³ on each `batch_size_adapt`
-            consecutive rows together. `"online"`: the same without starting anew for each batch,
-            from the first row of a call to its last. None: nothing. Under `"batch"` and
-            `"online"` a prediction depends on the other rows and their order.
+            consecutive rows. `"online"`: the same without a reset between batches, from the first
+            row of a call to its last. None: nothing. Under `"batch"` and `"online"` a prediction
+            depends on the other rows and their order.
         steps: gradient steps of IT³; `"auto"` tries them with others.
         learning_rate_adapt: their size; the descent is on the squared idempotence error.
-        batch_size_adapt: rows that adapt together in `"batch"` and `"online"`.
-        signal: where the network's second input enters: `"widen"` puts it beside the features,
-            `"inject"` adds an embedding of it after the first layer, which is quicker.
-        imputation: what a missing value is taken for: `"gaussian"`, its mean given the row's
-            other values, or `"mean"`, its column's. Either way the network is told which values
-            were missing.
-        batch_size: rows in a training step; `"auto"` is 64, and more for long tables.
+        batch_size_adapt: rows in a batch of `"batch"` and `"online"`.
         learning_rate_init: Adam's, in training.
         max_iter: epochs at most.
-        early_stopping: whether to stop when the held-out error no longer falls, and keep the best
-            weights. Rows are held out in any case: trust and `"auto"` need them.
-        validation_fraction: share of the rows that is held out (at least 8 rows; none of fewer
+        early_stopping: whether to stop after 30 epochs without a lower validation error, and keep
+            the best weights. There are validation rows in any case: trust and `"auto"` need them.
+        validation_fraction: fraction of the rows for validation (at least 8 rows; none of fewer
             than 40).
-        n_iter_no_change: epochs without a new best before stopping.
         random_state: a number makes everything repeatable.
-        verbose: whether to show how training goes, on standard error.
+        verbose: whether to show the progress of training, on standard error.
 
     Attributes:
         tuning_: what `"auto"` chose, why, and what it tried; None for other settings.
-        trust_: what idempotence errors are usual.
+        trust_: the distribution of idempotence errors of validation rows.
         history_: losses by epoch.
-        validation_error_: mean absolute error on the held-out rows, without adapting (for a
-            classifier the share of wrong answers); None where none were held out. It is a little
-            too good, for the same rows said when to stop.
+        validation_error_: mean absolute error on validation rows, without adaptation (for a
+            classifier the fraction of wrong predictions); None where there were none. A little too
+            low, since early stopping uses the same rows.
         n_iter_: epochs that were run.
-        network_, adapter_, preparation_: the trained parts, for use with it3_core.
+        network_, adapter_, preprocessing_: the parts, for use with it3_core.
 
     Example:
         >>> import numpy as np
@@ -351,38 +247,23 @@ class IT3Regressor(RegressorMixin, _IT3Estimator):  # type: ignore[misc]  # the 
         >>> rows[0, 1] = np.nan                      # a value is missing
         >>> model.predict(rows).shape
         (3,)
-        >>> model.predict_detailed(rows).flag.dtype  # is this row unusual?
+        >>> model.predict_detailed(rows).flagged.dtype  # is this row unusual?
         dtype('bool')
     """
 
-    def predict(self, X: ArrayLike) -> Floats:
-        """One number for each row, in the target's units."""
-        return self._words(self.answer(self._rows(X)).prediction)
-
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[Floats, Tensor, NDArray[Any]]:
-        rows, targets = validate_data(
-            self,
-            X,
-            y,
-            dtype=np.float64,
-            y_numeric=True,
-            ensure_all_finite="allow-nan",
-            ensure_min_samples=2,
-        )
+        rows, targets = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_TAKEN)
         labels = torch.from_numpy(np.array(targets, dtype=np.float64))  # a copy, to be writable
         if bool((labels == labels[0]).all()):
             raise IT3Error(f"the target is {float(labels[0]):g} in every row: nothing to learn")
         return rows, labels, np.zeros(len(labels))
 
-    def _adapter(self, labels: Tensor) -> Regression:
-        return Regression.fit(labels)
-
-    def _words(self, output: Tensor) -> Floats:
+    def _decoded(self, output: Tensor) -> Floats:
         return _array(output[:, 0])
 
 
 class IT3Classifier(ClassifierMixin, _IT3Estimator):  # type: ignore[misc]  # the same
-    """A small network for one class per row, which knows how unusual a row is and can adapt.
+    """A small network that predicts one class a row, says how unusual the row is, and can adapt.
 
     Its parameters and attributes are those of `IT3Regressor`, and `classes_`: the labels.
 
@@ -398,48 +279,31 @@ class IT3Classifier(ClassifierMixin, _IT3Estimator):  # type: ignore[misc]  # th
         array(['high', 'low'], dtype='<U4')
     """
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable class of each row."""
-        return self._words(self.answer(self._rows(X)).prediction)
-
     def predict_proba(self, X: ArrayLike) -> Floats:
         """The probability of each class, in the order of `classes_`."""
-        return _array(self.answer(self._rows(X)).prediction.softmax(1))
+        return _array(self._outputs(self._rows(X), self.method())[0].softmax(1))
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[Floats, Tensor, NDArray[Any]]:
-        rows, targets = validate_data(
-            self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2
-        )
+        rows, targets = validate_data(self, X, y, ensure_min_samples=2, **_TAKEN)
         check_classification_targets(targets)
         self.classes_, numbers = np.unique(targets, return_inverse=True)
         if len(self.classes_) < 2:
-            raise IT3Error(
-                f"the target has one class, {self.classes_[0]!s}, in every row: nothing to learn"
-            )
+            raise IT3Error(f"the target has one class, {self.classes_[0]!s}: nothing to learn")
         return rows, torch.as_tensor(numbers.astype(np.int64)), numbers
 
-    def _adapter(self, labels: Tensor) -> Classification:
-        return Classification(len(self.classes_))
-
-    def _words(self, output: Tensor) -> NDArray[Any]:
-        words: NDArray[Any] = self.classes_[output.argmax(1).numpy()]
-        return words
-
-
-def _blocks(rows: Floats, size: int) -> list[Floats]:
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
+    def _decoded(self, output: Tensor) -> NDArray[Any]:
+        labels: NDArray[Any] = self.classes_[output.argmax(1).numpy()]
+        return labels
 
 
 def _array(values: Tensor) -> Floats:
     return values.detach().numpy().astype(np.float64, copy=False)
 
 
-def _flags(values: Tensor) -> NDArray[np.bool_]:
-    return values.numpy().astype(np.bool_, copy=False)
+def _is_number(value: Any, above: float = 0) -> bool:
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return is_number and bool(above < value < math.inf)
 
 
-def _whole(least: int, **values: Any) -> None:
-    for name, value in values.items():
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not (whole and value >= least):
-            raise IT3Error(f"{name} must be a whole number from {least} up, not {value!r}")
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int | np.integer) and _is_number(value, least - 1)

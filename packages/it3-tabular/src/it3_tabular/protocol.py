@@ -1,182 +1,137 @@
-"""The paper's protocol made honest: features zeroed, 20 splits, the same masks for every method.
+"""The paper's protocol: features zeroed, 20 splits, the same masks for every method; its report.
 
-A zeroed feature reads 0 in standardised units, its column's mean, and nothing says so. Methods
-that are told which values are missing (imputation, boosting with gaps) are named so: what a
-practitioner can do who notices. All nets are of the same size and train on the same rows; every
-setting is chosen on training rows.
+A zeroed feature reads 0 in standardised units, its column's mean, and nothing marks it as missing.
+Methods named "gaps known: …" know which values are missing: imputation, boosting. All networks
+are of the same size and train on the same rows; every setting is chosen on training rows.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
-from torch import Tensor, nn
+from torch import Tensor
 
 from it3_core import (
     IT3,
     Activations,
     ActMAD,
-    Adapter,
     AnswerStep,
+    Candidate,
     Conditioned,
     Method,
     OnlineIT3,
     Source,
+    supervised_loss,
+    zigzag_loss,
 )
-from it3_core.candidates import Candidate
-from it3_core.evaluation import Record, evaluate, read_records
-from it3_core.judging import judge
-from it3_core.rivals import Dropout, Ensemble, Mahalanobis, Score
-from it3_core.tables import BEYOND
-from it3_core.training import Loss
-from it3_tabular.choosing import candidates
+from it3_core.evaluation.evaluate import evaluate
+from it3_core.evaluation.records import Record, read_records
+from it3_core.experiment.figures import box_by_level, difference_by_level
+from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION, assess_scores, summarise
+from it3_core.experiment.tables import compact, markdown, markdown_table
+from it3_core.io.output import OutputFolder
+from it3_core.io.typed import append_lines, mend, read_lines
+from it3_core.scores.uncertainty import Ensemble, Mahalanobis, Score
+from it3_core.training.fit import Loss
 from it3_tabular.estimators import IT3Regressor
-from it3_tabular.learning import batch_size_for, hold_out, seeded, train, zigzag
-from it3_tabular.networks import build
-from it3_tabular.preparing import Floats
-from it3_tabular.report import read_trust
+from it3_tabular.fitting import Floats, candidates, seeded, split_rows, train_network
 from it3_tabular.uci import UCI
 
-__all__ = ["BATCH_SIZES", "LEVELS", "evaluate_split", "trust_quality", "vanilla_network", "zeroed"]
-
-LEVELS = (0.0, 0.05, 0.10, 0.15, 0.20)
+LEVELS = {"clean": 0.0, "5 %": 0.05, "10 %": 0.10, "15 %": 0.15, "20 %": 0.20}
 BATCH_SIZES = (1, 4, 8)
-_STREAM_SIZE = 8  # rows that come together for online IT³ and ActMAD
+_STREAM_SIZE = 8  # rows in a batch of online IT³ and ActMAD
 _ENSEMBLE = 5  # networks, the one that is measured among them
+_DRAWN = ("source", "ActMAD", "IT³", "auto")  # in the box plots, as in the paper
+_COMPARED = ("source", "second pass", "IT³ per instance", "online IT³", "auto", "vanilla",
+             "ActMAD", "gaps known: source, imputed", "gaps known: boosting")  # fmt: skip
+_INTRODUCTION = """Made by `{}`.
 
-View = dict[str, Tensor]
-"""The same rows as different methods get them: what `_views` makes of them."""
+Mean absolute error over the splits at each level, and the paired difference from *source*, the same
+network without adaptation, with its 95 % interval over splits and rows. Negative is better. *clean*
+is the in-distribution level. Methods named *gaps known:* know which values are missing."""
+
+View = dict[str, Tensor]  # the same rows as different methods get them
 
 
-def evaluate_split(
-    data: UCI, number: int, folder: Path, settings: dict[str, Any] | None = None
-) -> list[Record]:
-    """Trains on a split and measures every method on it; records also go into `folder`.
+def evaluate_split(data: UCI, number: int, folder: Path, **settings: Any) -> list[Record]:
+    """The records of a split, which are measured unless `folder` holds them all.
 
-    A split that `folder` holds whole is not measured again.
-
-    Args:
-        data: the data set.
-        number: of the split; it is the seed of everything too.
-        folder: for `NAME.jsonl`, records of it3_core.evaluation, and `NAME-trust.jsonl`.
-        settings: of the estimator, where they differ from its defaults.
-
-    Example:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> from pathlib import Path
-        >>> from it3_tabular import UCI, load_energy
-        >>> x, y = load_energy()
-        >>> data = UCI("energy", x, y, [(np.arange(0, 768, 4), np.arange(1, 60, 4))])
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     records = evaluate_split(data, 0, Path(folder), {"max_iter": 3})
-        >>> sorted({record["level"] for record in records})
-        ['10 %', '15 %', '20 %', '5 %', 'clean']
+    The number of the split is the seed of everything; `settings` are the estimator's.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path, trusted = folder / f"{data.name}.jsonl", folder / f"{data.name}-trust.jsonl"
-    if trusted.exists() and _is_whole(read_trust(trusted), number):
-        return [record for record in read_records(path) if record["seed"] == number]
+    mend(folder / f"{data.name}-trust.jsonl")
+    own = [line for line in read_trust(folder, data.name) if line["seed"] == number]
+    scores, finished = (
+        {line["score"] for line in own if line["level"] == level}
+        for level in ("clean", OUT_OF_DISTRIBUTION)
+    )
+    if not scores or scores != finished:
+        _measure(data, number, folder, settings)
+    records = read_records(folder / f"{data.name}.jsonl")
+    return [record for record in records if record["seed"] == number]
+
+
+def _measure(data: UCI, number: int, folder: Path, settings: dict[str, Any]) -> None:
     x, y, x_test, y_test = data.split(number)
-    model = IT3Regressor(random_state=number, **(settings or {})).fit(x, y)
-    vanilla = vanilla_network(model, x, y)
+    model = IT3Regressor(random_state=number, **settings).fit(x, y)
+    vanilla = _network_like(model, x, y, supervised_loss)  # its signal is always neutral
     levels = {
-        _level_name(level): (_views(model, x_test, zeroed(data.name, number, level, x_test.shape)),
-                             torch.as_tensor(y_test))
-        for level in LEVELS
+        name: (_views(model, x_test, zeroed(data.name, number, level, x_test.shape)),
+               torch.as_tensor(y_test))
+        for name, level in LEVELS.items()
     }  # fmt: skip
     single, batched = _methods(model, vanilla, x, y, number)
-    common: dict[str, Any] = {"seed": number, "path": path, "progress": False, "idempotence": True}
-    evaluate(
-        {**single, "IT³": batched.pop("IT³")},
-        levels,
-        model.adapter_.error,
-        batch_sizes=BATCH_SIZES,
-        once=list(single),
-        **common,
-    )
+    common: dict[str, Any] = {"seed": number, "path": folder / f"{data.name}.jsonl"}
+    common |= {"levels": levels, "error": model.adapter_.error}
+    common |= {"progress": False}
+    every_size = {**single, "IT³": batched.pop("IT³")}
+    evaluate(every_size, batch_sizes=BATCH_SIZES, once=list(single), **common)
     # Larger batches only: at one row, a stream's or ActMAD's statistics are noise, and cost most.
-    evaluate(
-        {"source": single["source"], **batched},
-        levels,
-        model.adapter_.error,
-        batch_sizes=[_STREAM_SIZE],
-        once=["source"],
-        streams=["online IT³"],
-        **common,
-    )
-    found = trust_quality(model, x, y, levels)
-    lines = [json.dumps({"seed": number, **line}) + "\n" for line in found]
-    with trusted.open("a", encoding="utf-8") as file:
-        file.writelines(["\n", *lines])  # what a killed run left unfinished ends here
-    return [record for record in read_records(path) if record["seed"] == number]
-
-
-def _is_whole(trust: Sequence[dict[str, Any]], number: int) -> bool:
-    """Whether a split's last lines are there: of all levels together, for every score."""
-    first, last = (
-        {line["score"] for line in trust if line["seed"] == number and line["level"] == level}
-        for level in (_level_name(0.0), BEYOND)
-    )
-    return bool(first) and first == last
+    larger = {"source": single["source"], **batched}
+    common |= {"batch_sizes": [_STREAM_SIZE], "once": ["source"], "streams": ["online IT³"]}
+    evaluate(larger, **common)
+    lines = [{"seed": number, **line} for line in _assess_scores(model, x, y, levels)]
+    append_lines(folder / f"{data.name}-trust.jsonl", lines)
 
 
 def zeroed(name: str, split: int, level: float, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which values are lost: a matter of data set, split and level alone.
-
-    Example:
-        >>> zeroed("energy", 0, 0.2, (77, 8)).mean().round(2)
-        np.float64(0.17)
-    """
+    """Which values are lost; it depends on data set, split and level alone."""
     seed = zlib.crc32(f"{name} {split} {level:.2f}".encode())
     mask: NDArray[np.bool_] = np.random.default_rng(seed).random(shape) < level
     return mask
 
 
-def trust_quality(
+def _assess_scores(
     model: IT3Regressor, x: Floats, y: Floats, levels: dict[str, tuple[View, Tensor]]
 ) -> list[dict[str, Any]]:
-    """How well the idempotence error and its rivals foretell the true error: lines of `judge`.
+    """How well each uncertainty score predicts the true error, and tells damaged rows from clean.
 
     A shifted level is those of its rows that lost a value: the others are as they were. The
     ensemble is the network and others like it, trained on the same rows from other seeds.
-
-    Args:
-        model: the fitted estimator.
-        x: its training rows.
-        y: their targets.
-        levels: the views of the test rows, and their targets.
     """
-    network, adapter, known = model.network_, model.adapter_, model.preparation_(x)
-    others = [_network_like(model, x, y, zigzag, other) for other in range(1, _ENSEMBLE)]
-    rivals: dict[str, Score] = {
+    network, adapter = model.network_, model.adapter_
+    others = [_network_like(model, x, y, zigzag_loss, other) for other in range(1, _ENSEMBLE)]
+    rows = [model.preprocessing_(x)]
+    scores: dict[str, Score] = {
+        "Mahalanobis, features": Mahalanobis.fit(network, adapter, rows, _hidden(model)[-1]),
         "Mahalanobis, inputs": partial(_mahalanobis, model),
         f"ensemble of {_ENSEMBLE}": Ensemble([network, *others], adapter),
-        "dropout": Dropout(network, adapter),
     }
-    if hidden := _hidden(model):
-        features = Mahalanobis.fit(network, adapter, [known], hidden[-1])
-        rivals = {"Mahalanobis, features": features, **rivals}
-    clean, rows = _level_name(0.0), {}
+    assessed = {}
     for name, (views, target) in levels.items():
-        wanted = views["gaps"].any(1) if name != clean else torch.ones(len(target)).bool()
+        wanted = views["gaps"].any(1) if name != "clean" else torch.ones(len(target)).bool()
         if bool(wanted.any()):
-            rows[name] = (views["zeroed"][wanted], target[wanted])
-    return judge(network, adapter, rivals, rows, clean)
-
-
-def vanilla_network(model: IT3Regressor, x: Floats, y: Floats) -> Conditioned:
-    """The same network, trained on the same rows without ZigZag: its signal is always neutral."""
-    return _network_like(model, x, y, _plain_loss)
+            assessed[name] = (views["zeroed"][wanted], target[wanted])
+    return assess_scores(network, adapter, scores, assessed, "clean")
 
 
 def _network_like(
@@ -185,58 +140,48 @@ def _network_like(
     """Trained on the same rows; from other weights and in another order where `other` says so."""
     labels = torch.as_tensor(y)
     generator, seed = seeded(model.random_state)
-    kept, held_out = hold_out(np.zeros(len(y)), model.validation_fraction, generator)
-    network = build(x.shape[1], tuple(model.hidden_layer_sizes), model.adapter_, seed=seed + other)
-    train(
-        network,
-        model.adapter_,
-        (model.preparation_(x[kept]), labels[kept]),
-        (model.preparation_(x[held_out]), labels[held_out]) if len(held_out) else None,
-        epochs=model.max_iter,
-        batch_size=batch_size_for(len(kept)),
-        lr=model.learning_rate_init,
-        patience=model.n_iter_no_change,
-        seed=seed + other,
-        progress=False,
-        loss=loss,
+    training, validation = (
+        (model.preprocessing_(x[rows]), labels[rows])
+        for rows in split_rows(np.zeros(len(y)), model.validation_fraction, generator)
     )
-    return network
+    return train_network(model, training, validation, seed + other, loss)[0]
 
 
 def _methods(
     model: IT3Regressor, vanilla: Conditioned, x: Floats, y: Floats, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those whose answer to a row is its own, and those that depend on the batch."""
+    """Those that predict each row by itself, and those that depend on the batch."""
     network, adapter = model.network_, model.adapter_
     chosen = _best_gradient_step(model)
     step = {key: value for key, value in chosen.settings.items() if key != "per_instance"}
-    known = Activations.collect(network, adapter, [model.preparation_(x)], _hidden(model))
-    boosting = HistGradientBoostingRegressor(random_state=seed).fit(x, y)
+    source = Activations.collect(network, adapter, [model.preprocessing_(x)], _hidden(model))
+    boosting = partial(_boosted, HistGradientBoostingRegressor(random_state=seed).fit(x, y))
     single = {
         "source": _On("zeroed", Source(network, adapter)),
         "second pass": _On("zeroed", AnswerStep(network, adapter)),
         "IT³ per instance": _On("zeroed", chosen.build(network, adapter)),
         "auto": _On("zeroed", model.method()),
         "vanilla": _On("zeroed", Source(vanilla, adapter)),
-        "boosting": _On("raw", partial(_boosted, boosting)),
-        "told: source, imputed": _On("imputed", Source(network, adapter)),
-        "told: auto, imputed": _On("imputed", model.method()),
-        "told: vanilla, imputed": _On("imputed", Source(vanilla, adapter)),
-        "told: boosting": _On("with gaps", partial(_boosted, boosting)),
+        "boosting": _On("raw", boosting),
+        "gaps known: source, imputed": _On("imputed", Source(network, adapter)),
+        "gaps known: auto, imputed": _On("imputed", model.method()),
+        "gaps known: vanilla, imputed": _On("imputed", Source(vanilla, adapter)),
+        "gaps known: boosting": _On("with gaps", boosting),
     }
     batched = {
         "IT³": _On("zeroed", IT3(network, adapter, **step)),
         "online IT³": _On("zeroed", OnlineIT3(network, adapter, **step)),
-        "ActMAD": _On("zeroed", ActMAD(network, adapter, known, lr=1e-4)),
+        "ActMAD": _On("zeroed", ActMAD(network, adapter, source, lr=1e-4)),
     }
     return single, batched
 
 
 def _best_gradient_step(model: IT3Regressor) -> Candidate:
-    """IT³ as it did best on held-out training rows under shifts, whether it helped or not."""
+    """IT³ as it did best on validation rows under shifts, whether it helped or not."""
     assert model.tuning_ is not None
     tries = candidates(model.steps, model.learning_rate_adapt)
-    gains = [tried["gain"] for tried in model.tuning_.tried]
+    # A gain that is no finite number is stored as None.
+    gains = [-math.inf if tried["gain"] is None else tried["gain"] for tried in model.tuning_.tried]
     steps = [index for index, tried in enumerate(tries) if tried.method == "IT3"]
     return tries[max(steps, key=lambda index: gains[index] if gains else 0.0)]
 
@@ -247,27 +192,20 @@ class _On:
     def __init__(self, view: str, method: Method | Callable[[Tensor], Tensor]) -> None:
         self._view = view
         self._method = method
+        self.reset = getattr(method, "reset", lambda: None)
 
     def __call__(self, views: View) -> Any:
         return self._method(views[self._view])
 
-    def reset(self) -> None:
-        reset = getattr(self._method, "reset", None)
-        if reset is not None:
-            reset()
-
 
 def _views(model: IT3Regressor, x: Floats, lost: NDArray[np.bool_]) -> View:
-    learnt = model.preparation_
-    mask = torch.as_tensor(lost)
-    clean = learnt(x)
-    columns = x.shape[1]
-    values = torch.where(mask, 0.0, clean[:, :columns])
+    preprocessing, mask = model.preprocessing_, torch.as_tensor(lost)
+    values, indicators = preprocessing(x).chunk(2, 1)
     with_gaps = np.where(lost, np.nan, x)
     return {
-        "zeroed": torch.cat([values, clean[:, columns:]], 1),
-        "imputed": learnt(with_gaps),
-        "raw": torch.as_tensor(np.where(lost, learnt.mean.numpy(), x)),
+        "zeroed": torch.cat([torch.where(mask, 0.0, values), indicators], 1),
+        "imputed": preprocessing(with_gaps),
+        "raw": torch.as_tensor(np.where(lost, preprocessing.mean.numpy(), x)),
         "with gaps": torch.as_tensor(with_gaps),
         "gaps": mask,
     }
@@ -277,13 +215,9 @@ def _boosted(boosting: Any, x: Tensor) -> Tensor:
     return torch.as_tensor(boosting.predict(x.numpy()))
 
 
-def _plain_loss(network: nn.Module, adapter: Adapter, x: Tensor, y: Tensor) -> Tensor:
-    return adapter.loss(network(x, adapter.neutral(x)), y).mean()
-
-
 def _mahalanobis(model: IT3Regressor, x: Tensor) -> Tensor:
-    values = x[:, : x.shape[1] // 2]
-    return (values @ model.preparation_.precision * values).sum(1)
+    values = x.chunk(2, 1)[0]
+    return (values @ model.preprocessing_.precision * values).sum(1)
 
 
 def _hidden(model: IT3Regressor) -> Sequence[str]:
@@ -291,5 +225,54 @@ def _hidden(model: IT3Regressor) -> Sequence[str]:
     return [f"model.{2 * index + 1}" for index in range(len(tuple(model.hidden_layer_sizes)))]
 
 
-def _level_name(level: float) -> str:
-    return f"{100 * level:g} %" if level else "clean"
+class TrustLine(TypedDict):
+    """How good an uncertainty score is at a level of a split; see `assess_scores`."""
+
+    seed: int
+    level: str
+    score: str
+    n: int
+    spearman: float | None
+    pearson: float | None
+    auroc: float | None
+
+
+def read_trust(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The lines that `evaluate_split` wrote; where a split was measured again, the last ones."""
+    lines = [dict(line) for line in read_lines(folder / f"{name}-trust.jsonl", TrustLine)]
+    return list({(line["seed"], line["level"], line["score"]): line for line in lines}.values())
+
+
+def write_report(out: OutputFolder, names: Sequence[str], command: str) -> str:
+    """Writes `table.md` and PNGs beside the records of these data sets; returns a summary."""
+    summary, details = [_INTRODUCTION.format(command)], []
+    for name in names:
+        records = read_records(out.path / f"{name}.jsonl")
+        rows = summarise(records)
+        trust = _trust_table(read_trust(out.path, name))
+        summary += [f"## {name}", markdown_table(compact(rows, digits=3)), trust]
+        details += [f"## {name}, all levels", markdown(rows)]
+        boxes = box_by_level(
+            [record for record in records if record["method"] in _DRAWN],
+            each="seed",
+            error="MAE of a split",
+            title=f"{name}: features zeroed",
+        )
+        differences = difference_by_level(
+            [row for row in rows if row["method"] in _COMPARED],
+            error="MAE",
+            title=f"{name}: against the same network without adaptation",
+        )
+        out.write_figure(f"{name}-boxes.png", boxes, dpi=200)
+        out.write_figure(f"{name}-differences.png", differences, dpi=200)
+    out.write_text("table.md", "\n\n".join([*summary, *details]))
+    return "\n\n".join(summary)
+
+
+def _trust_table(lines: Sequence[dict[str, Any]]) -> str:
+    """How good each uncertainty score is over all shifted levels: means over splits."""
+    frame = pd.DataFrame([line for line in lines if line["level"] == OUT_OF_DISTRIBUTION])
+    columns = {"spearman": "Spearman with the true error", "auroc": "AUROC against clean rows"}
+    means = frame.groupby("score", sort=False)[list(columns)].mean().astype(float).round(2)
+    body = [[str(cell) for cell in row] for row in means.itertuples()]
+    return markdown_table([["score", *columns.values()], *body])

@@ -1,4 +1,4 @@
-"""Data sets: UCI folders with their standard splits, Energy inside the package, and Boston.
+"""Data sets: UCI folders with their standard splits, and Energy inside the package.
 
 The folder layout is that of the MC-dropout line of papers: `data.txt` holds all numbers,
 `index_features.txt` and `index_target.txt` say which columns are what, and `index_train_K.txt` and
@@ -7,50 +7,18 @@ The folder layout is that of the MC-dropout line of papers: `data.txt` holds all
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from it3_core import IT3Error
-from it3_tabular.preparing import Floats
-
-__all__ = ["ENERGY_COLUMNS", "UCI", "load_boston", "load_energy", "load_uci"]
-
-ENERGY_COLUMNS = (
-    "relative compactness",
-    "surface area",
-    "wall area",
-    "roof area",
-    "overall height",
-    "orientation",
-    "glazing area",
-    "glazing area distribution",
-)
-
-Rows = NDArray[np.int64]
+from it3_tabular.fitting import Floats, Rows
 
 
 @dataclass(frozen=True)
 class UCI:
-    """A data set with its splits.
-
-    Attributes:
-        name: of the folder.
-        x: features of all rows.
-        y: targets.
-        splits: for each split, the rows to train on and those to test on.
-
-    Example:
-        >>> import numpy as np
-        >>> data = UCI("toy", np.zeros((3, 2)), np.arange(3.0), [(np.array([0, 1]), np.array([2]))])
-        >>> x, y, x_test, y_test = data.split(0)
-        >>> y, y_test
-        (array([0., 1.]), array([2.]))
-    """
+    """A data set, and for each of its splits the rows to train on and those to test on."""
 
     name: str
     x: Floats
@@ -59,29 +27,15 @@ class UCI:
 
     def split(self, number: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Training rows, their targets, test rows, their targets."""
-        if not 0 <= number < len(self.splits):
-            raise IT3Error(f"{self.name} has splits 0 to {len(self.splits) - 1}, not {number}")
         train, test = self.splits[number]
         return self.x[train], self.y[train], self.x[test], self.y[test]
 
 
 def load_uci(folder: str | Path) -> UCI:
-    """Reads a UCI folder.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     files = {"data": "1 2 3\\n4 5 6\\n", "index_features": "0\\n1", "index_target": "2",
-        ...              "index_train_0": "0", "index_test_0": "1"}
-        ...     for name, text in files.items():
-        ...         _ = Path(folder, f"{name}.txt").write_text(text)
-        ...     load_uci(folder).split(0)
-        (array([[1., 2.]]), array([3.]), array([[4., 5.]]), array([6.]))
-    """
+    """Reads a UCI folder."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise IT3Error(f"{folder} is no folder: give one that holds data.txt and its index files")
+        raise IT3Error(f"there is no folder {folder}: name one with data.txt and its index files")
     data = _numbers(folder / "data.txt")
     features = _indices(folder / "index_features.txt", data.shape[1], "columns")
     target = _indices(folder / "index_target.txt", data.shape[1], "columns")
@@ -89,10 +43,8 @@ def load_uci(folder: str | Path) -> UCI:
         raise IT3Error(f"{folder / 'index_target.txt'} names {len(target)} columns instead of one")
     splits: list[tuple[Rows, Rows]] = []
     while (folder / f"index_train_{len(splits)}.txt").exists():
-        train, test = (
-            _indices(folder / f"index_{part}_{len(splits)}.txt", len(data), "rows")
-            for part in ("train", "test")
-        )
+        names = (f"index_{part}_{len(splits)}.txt" for part in ("train", "test"))
+        train, test = (_indices(folder / name, len(data), "rows") for name in names)
         if np.intersect1d(train, test).size:
             raise IT3Error(f"split {len(splits)} of {folder} tests on rows that it trains on")
         splits.append((train, test))
@@ -104,64 +56,29 @@ def load_uci(folder: str | Path) -> UCI:
 def load_energy() -> tuple[Floats, Floats]:
     """The Energy Efficiency set that comes with the package: 768 buildings, their heating load.
 
-    Eight features of simulated buildings (`ENERGY_COLUMNS`) and the heating load in kWh/m², by
-    A. Tsanas and A. Xifara (2012), https://doi.org/10.24432/C51307, from the UCI Machine Learning
-    Repository, under CC BY 4.0.
+    Eight features of simulated buildings and the heating load in kWh/m², by A. Tsanas and A. Xifara
+    (2012), https://doi.org/10.24432/C51307, UCI Machine Learning Repository, CC BY 4.0.
 
     Example:
         >>> X, y = load_energy()
-        >>> X.shape, round(float(y.mean()), 2)
-        ((768, 8), 22.31)
+        >>> X.shape, X[0, :4].tolist(), float(y.min()), float(y.max())
+        ((768, 8), [0.98, 514.5, 294.0, 110.25], 6.01, 43.1)
     """
-    text = resources.files("it3_tabular").joinpath("energy.csv").read_text(encoding="utf-8")
-    data = np.loadtxt(io.StringIO(text), delimiter=",", skiprows=1)
+    data = np.loadtxt(Path(__file__).with_name("energy.csv"), delimiter=",", skiprows=1)
     return data[:, :-1], data[:, -1]
-
-
-def load_boston(folder: str | Path | None = None, *, openml: bool = False) -> tuple[Floats, Floats]:
-    """Boston Housing, the paper's: from a UCI folder of yours or, only when asked, from OpenML.
-
-    scikit-learn removed its copy in 2022, because one of the columns, B, is a transformed share of
-    Black residents made on the assumption that segregation raises house prices, and because the
-    study that it comes from did not hold what it promised about air quality. It is here for one
-    reason: to repeat what the paper measured. Don't teach or build with it.
-
-    Args:
-        folder: with `data.txt` and its index files.
-        openml: whether to download it, with scikit-learn's `fetch_openml`.
-
-    Example:
-        >>> load_boston()
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: give the folder of Boston Housing, or openml=True to download it
-    """
-    if folder is not None:
-        data = load_uci(folder)
-        return data.x, data.y
-    if not openml:
-        raise IT3Error("give the folder of Boston Housing, or openml=True to download it")
-    from sklearn.datasets import fetch_openml
-
-    try:
-        found = fetch_openml(data_id=531, as_frame=False, parser="liac-arff")
-    except OSError as problem:
-        raise IT3Error(f"can't download Boston Housing from OpenML: {problem}") from problem
-    return np.asarray(found.data, np.float64), np.asarray(found.target, np.float64)
 
 
 def _numbers(path: Path) -> Floats:
     try:
         text = path.read_text(encoding="utf-8")
-        if not text.strip():
-            raise IT3Error(f"{path} is empty")
-        data: Floats = np.loadtxt(io.StringIO(text), dtype=np.float64, ndmin=2)
+        data: Floats = np.loadtxt(text.splitlines(), ndmin=2) if text.strip() else np.empty((0, 0))
     except OSError as problem:
         raise IT3Error(f"can't read {path}: {problem.strerror or problem}") from problem
-    except IT3Error:
-        raise
     except ValueError as problem:
         raise IT3Error(f"{path} is no table of numbers: {problem}") from problem
+    if not data.size or not np.isfinite(data).all():
+        what = "holds NaN or infinity: give numbers alone" if data.size else "is empty"
+        raise IT3Error(f"{path} {what}")
     return data
 
 

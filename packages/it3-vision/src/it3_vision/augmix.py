@@ -7,21 +7,24 @@ the strength that MEMO has them (Zhang et al. 2022).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from it3_core import IT3Error
 
-__all__ = ["AugMix"]
-
 Pixels = NDArray[np.uint8]  # (height, width, channels)
+Operation = Callable[[Pixels, float], Pixels]  # of a strength from -1 to 1
 
 _GREY = (128.0, 128.0, 128.0, 128.0)  # what comes in from outside the image
-_VALUES = np.arange(256)
+_SEVERITY = 1.0  # of up to 10; AugMix for training has 3
+_WIDTH = 3  # chains in a copy
+_DEPTH = 3  # operations in a chain at most
 
 
 class AugMix:
@@ -32,17 +35,8 @@ class AugMix:
 
     Args:
         mean, std: what images were normalised with, one number a channel, for values from 0 to 1.
-        severity: how strong an operation can be, up to 10. MEMO has 1, AugMix for training 3.
-        width: chains in a copy.
-        depth: most operations in a chain.
-        shift: copies are shifted by up to so many pixels, black coming in; 4 for CIFAR.
+        shift: copies are shifted by up to so many pixels, filled with black; 4 for CIFAR.
         flip: whether half of the copies are mirrored. Not for characters.
-
-    Example:
-        >>> import torch
-        >>> augment = AugMix(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-        >>> augment(torch.zeros(3, 32, 32), 8, torch.Generator().manual_seed(0)).shape
-        torch.Size([8, 3, 32, 32])
     """
 
     def __init__(
@@ -50,35 +44,22 @@ class AugMix:
         mean: Sequence[float],
         std: Sequence[float],
         *,
-        severity: float = 1.0,
-        width: int = 3,
-        depth: int = 3,
         shift: int = 4,
         flip: bool = True,
     ) -> None:
         if len(mean) != len(std) or not all(value > 0 for value in std):
             raise IT3Error("give as many positive std as mean, one for each channel")
-        if not 0.1 <= severity <= 10:
-            raise IT3Error(f"severity runs from 0.1 to 10, not {severity}")
-        if width < 1 or depth < 1 or shift < 0:
-            raise IT3Error("width and depth are at least 1, and shift is at least 0")
+        if shift < 0:
+            raise IT3Error(f"shift is a number of pixels from 0 up, not {shift}")
         self.mean = tuple(float(value) for value in mean)
         self.std = tuple(float(value) for value in std)
-        self.severity = severity
-        self.width = width
-        self.depth = depth
         self.shift = shift
         self.flip = flip
 
-    def __repr__(self) -> str:
-        return f"AugMix(mean={self.mean}, std={self.std}, severity={self.severity})"
-
     def __call__(self, image: Tensor, copies: int, generator: torch.Generator) -> Tensor:
         if image.dim() != 3 or image.shape[0] != len(self.mean):
-            raise IT3Error(
-                f"AugMix was made for images of {len(self.mean)} channels, and this has the shape "
-                f"{tuple(image.shape)}"
-            )
+            shape = tuple(image.shape)
+            raise IT3Error(f"this AugMix is for images of {len(self.mean)} channels, not {shape}")
         mean, std = (image.new_tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
         scaled = ((image.detach() * std + mean) * 255).round().clamp(0, 255)
         pixels = np.ascontiguousarray(scaled.to("cpu", torch.uint8).permute(1, 2, 0).numpy())
@@ -89,21 +70,16 @@ class AugMix:
 
     def _copy(self, pixels: Pixels, rng: np.random.Generator) -> NDArray[np.float32]:
         start = self._moved(pixels, rng)
-        weights = rng.dirichlet([1.0] * self.width)
+        weights = rng.dirichlet([1.0] * _WIDTH)
         kept = rng.beta(1.0, 1.0)
         mixed = np.float32(kept) * start
         for weight in weights:
             link = start
-            for _ in range(rng.integers(1, self.depth + 1)):
+            for _ in range(rng.integers(1, _DEPTH + 1)):
                 operation = _OPERATIONS[rng.integers(len(_OPERATIONS))]
-                link = operation(link, self._level(rng))
+                link = operation(link, _level(rng))
             mixed += np.float32((1 - kept) * weight) * link
         return mixed
-
-    def _level(self, rng: np.random.Generator) -> float:
-        """A strength from 0.01 to 1, half of them negative: only a direction can be."""
-        level = rng.uniform(0.1, self.severity) / 10
-        return float(level if rng.random() < 0.5 else -level)
 
     def _moved(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         if self.flip and rng.random() < 0.5:
@@ -115,42 +91,18 @@ class AugMix:
         return _warped(pixels, matrix, cv2.INTER_NEAREST, (0.0, 0.0, 0.0, 0.0))
 
 
-def autocontrast(pixels: Pixels, level: float) -> Pixels:
-    """Each channel from its darkest and brightest value to 0 and 255."""
-    tables = np.empty((256, pixels.shape[2]), dtype=np.uint8)
-    for channel in range(pixels.shape[2]):
-        low, high = int(pixels[..., channel].min()), int(pixels[..., channel].max())
-        scale = 255 / (high - low) if high > low else 1.0
-        offset = -low * scale if high > low else 0.0
-        tables[:, channel] = (_VALUES * scale + offset).clip(0, 255)
-    return _looked_up(pixels, tables)
+def _level(rng: np.random.Generator) -> float:
+    """A strength from 0.01 to 0.1, half of them negative: only a direction can be."""
+    level = rng.uniform(0.1, _SEVERITY) / 10
+    return float(level if rng.random() < 0.5 else -level)
 
 
-def equalize(pixels: Pixels, level: float) -> Pixels:
-    """Each channel so that all its values are about equally frequent."""
-    tables = np.empty((256, pixels.shape[2]), dtype=np.uint8)
-    for channel in range(pixels.shape[2]):
-        counts = np.bincount(pixels[..., channel].ravel(), minlength=256)
-        present = counts[counts > 0]
-        step = int(present.sum() - present[-1]) // 255
-        if not step:
-            tables[:, channel] = _VALUES
-            continue
-        below = np.concatenate([[0], counts.cumsum()[:-1]])
-        tables[:, channel] = ((step // 2 + below) // step).clip(0, 255)
-    return _looked_up(pixels, tables)
+def _by_pillow(change: Callable[[Image.Image, float], Image.Image]) -> Operation:
+    def operation(pixels: Pixels, level: float) -> Pixels:
+        image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+        return np.asarray(change(image, abs(level)), dtype=np.uint8).reshape(pixels.shape)
 
-
-def posterize(pixels: Pixels, level: float) -> Pixels:
-    """At most four bits a channel."""
-    bits = 4 - int(abs(level) * 4)
-    return pixels & np.uint8(256 - 2 ** (8 - bits))
-
-
-def solarize(pixels: Pixels, level: float) -> Pixels:
-    """The brightest values inverted."""
-    threshold = 256 - int(abs(level) * 256)
-    return np.where(pixels < threshold, pixels, 255 - pixels)
+    return operation
 
 
 def rotate(pixels: Pixels, level: float) -> Pixels:
@@ -161,26 +113,18 @@ def rotate(pixels: Pixels, level: float) -> Pixels:
     return _warped(pixels, np.asarray(matrix, dtype=np.float64))
 
 
-def shear_x(pixels: Pixels, level: float) -> Pixels:
-    """Rows against each other, by up to 0.3 of a pixel a row."""
-    slope = level * 0.3
-    return _warped(pixels, np.array([[1, -slope, -slope / 2], [0, 1, 0]]))
+def shear(pixels: Pixels, level: float, axis: int) -> Pixels:
+    """Rows or columns against each other, by up to 0.3 of a pixel each."""
+    matrix = np.eye(2, 3)
+    matrix[axis, [1 - axis, 2]] = -0.3 * level, -0.3 * level / 2
+    return _warped(pixels, matrix)
 
 
-def shear_y(pixels: Pixels, level: float) -> Pixels:
-    """Columns against each other, by up to 0.3 of a pixel a column."""
-    slope = level * 0.3
-    return _warped(pixels, np.array([[1, 0, 0], [-slope, 1, -slope / 2]]))
-
-
-def translate_x(pixels: Pixels, level: float) -> Pixels:
-    """Sideways by up to a third of the width, whole pixels."""
-    return _warped(pixels, np.array([[1, 0, -int(level * pixels.shape[1] / 3)], [0, 1, 0]], float))
-
-
-def translate_y(pixels: Pixels, level: float) -> Pixels:
-    """Up or down by up to a third of the height, whole pixels."""
-    return _warped(pixels, np.array([[1, 0, 0], [0, 1, -int(level * pixels.shape[0] / 3)]], float))
+def translate(pixels: Pixels, level: float, axis: int) -> Pixels:
+    """By up to a third of the width or height, whole pixels."""
+    matrix = np.eye(2, 3)
+    matrix[axis, 2] = -int(level * pixels.shape[1 - axis] / 3)
+    return _warped(pixels, matrix)
 
 
 def _warped(
@@ -197,12 +141,12 @@ def _warped(
     return np.asarray(moved, dtype=np.uint8).reshape(height, width, channels)
 
 
-def _looked_up(pixels: Pixels, tables: Pixels) -> Pixels:
-    """Every value replaced by its entry in its channel's table."""
-    found = cv2.LUT(pixels, tables.reshape(1, 256, -1))
-    return np.asarray(found, dtype=np.uint8).reshape(pixels.shape)
-
-
-_OPERATIONS: list[Callable[[Pixels, float], Pixels]] = [
-    autocontrast, equalize, posterize, rotate, solarize, shear_x, shear_y, translate_x, translate_y
-]  # fmt: skip
+_OPERATIONS: list[Operation] = [
+    _by_pillow(lambda image, _: ImageOps.autocontrast(image)),
+    _by_pillow(lambda image, _: ImageOps.equalize(image)),
+    _by_pillow(lambda image, level: ImageOps.posterize(image, 4 - int(level * 4))),
+    rotate,
+    _by_pillow(lambda image, level: ImageOps.solarize(image, 256 - int(level * 256))),
+    *(partial(shear, axis=axis) for axis in (0, 1)),
+    *(partial(translate, axis=axis) for axis in (0, 1)),
+]

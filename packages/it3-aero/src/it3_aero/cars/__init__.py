@@ -4,16 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from it3_aero.cars.dataset import CarDataset
-    from it3_aero.cars.graph import to_graph
+    from it3_aero.cars.dataset import CarDataset, to_graph
 
 __all__ = ["CarDataset", "to_graph"]
 
-# torch-geometric takes seconds to import: it waits until one of these is asked for.
-_LATER = {"CarDataset": "dataset", "to_graph": "graph"}
 
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
+def __getattr__(name: str) -> object:  # torch-geometric takes seconds to import
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return getattr(import_module(f"{__name__}.dataset"), name)

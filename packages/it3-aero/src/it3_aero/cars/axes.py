@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import trimesh
 from scipy.spatial import cKDTree
 
-from it3_aero.cars.loft import Array
+from it3_aero.cars.cli import MeshOptions
+from it3_aero.cars.meshes import Array
 from it3_core import IT3Error
-
-__all__ = ["AXES", "Placement", "place"]
-
-AXES = ("x", "-x", "y", "-y", "z", "-z")
 
 _SAMPLES = 20_000
 _CAR = 4.5  # metres that a model of no size is made long
@@ -21,58 +18,23 @@ _UNITS = {1.0: "metre", 0.001: "millimetre", 0.01: "centimetre", 0.0254: "inch"}
 _LENGTHS, _WIDTHS = (2.5, 20.0), (1.3, 3.2)  # metres that vehicles have
 
 
-@dataclass(frozen=True)
-class Placement:
-    """How a mesh was brought to metres, nose at the smallest x, z up, the ground at 0.
+class Placement(NamedTuple):
+    """How a mesh was brought to metres, nose at the smallest x, z up, the ground at 0."""
 
-    Attributes:
-        up: axis of the file that is up, such as "y".
-        nose: axis of the file towards which the nose points.
-        scale: metres per unit of the file.
-        notes: what was found, in sentences.
-        doubts: what may be wrong.
-        matrix: from the file's coordinates to ours, `(4, 4)`.
-    """
-
-    up: str
-    nose: str
-    scale: float
-    notes: tuple[str, ...]
-    doubts: tuple[str, ...]
-    matrix: Array
+    up: str  # axis of the file that is up, such as "y"
+    notes: list[str]  # what was found, in sentences
+    doubts: list[str]  # what may be wrong
+    matrix: Array  # from the file's coordinates to ours, `(4, 4)`
 
 
-def place(
-    mesh: trimesh.Trimesh,
-    up: str | None = None,
-    nose: str | None = None,
-    unit: float | None = None,
-    ground: float | None = None,
-    normalised: bool = False,
-) -> Placement:
-    """Find how a car lies in its file, where it isn't given.
-
-    Args:
-        mesh: as it was read.
-        up: axis that is up, one of `AXES`.
-        nose: axis towards which the nose points.
-        unit: metres per unit of the file.
-        ground: height of the ground along `up`, in units of the file; the lowest point if not
-            given.
-        normalised: the file has no unit, as ShapeNet's: the car is made 4.5 m long.
-
-    Example:
-        >>> from it3_aero.cars.bodies import make
-        >>> car = make("hatchback").apply_scale(1000.0)
-        >>> found = place(car)
-        >>> found.up, found.nose, found.scale
-        ('z', '-x', 0.001)
-    """
-    for name in (up, nose):
-        if name is not None and name not in AXES:
-            raise IT3Error(f"an axis is one of {', '.join(AXES)}, unlike {name!r}")
+def place(mesh: trimesh.Trimesh, options: MeshOptions, normalised: bool) -> Placement:
+    """Find how a car lies in its file, where the options don't say it."""
+    up: str | None = options.up
+    nose: str | None = options.nose
+    unit = options.unit
     points = np.asarray(trimesh.sample.sample_surface(mesh, _SAMPLES, seed=0)[0])
-    notes, doubts = [], []
+    notes: list[str] = []
+    doubts: list[str] = []
     along = _index(nose) if nose else _longest(mesh, None if up is None else _index(up))
     if up is None:
         up, sure = _up(points, along)
@@ -87,19 +49,19 @@ def place(
         if not sure:
             doubts.append(f"that the nose points to {nose} is a guess: give --nose if it doesn't")
     length, width = (float(mesh.extents[axis]) for axis in (along, 3 - along - _index(up)))
-    scale, told = (unit, "") if unit is not None else _unit(length, width, normalised)
+    scale, note = (unit, "") if unit is not None else _unit(length, width, normalised)
     if not (np.isfinite(scale) and scale > 0):
         raise IT3Error(f"the unit must be a positive number of metres, but is {scale:g}")
-    if told:
-        notes.append(told)
+    if note:
+        notes.append(note)
     turn = _turn(up, nose)
     turned = np.asarray(mesh.vertices) @ turn.T * scale
     low, high = turned.min(axis=0), turned.max(axis=0)
-    floor = low[2] if ground is None else ground * scale
+    floor = low[2] if options.ground is None else options.ground * scale
     matrix = np.eye(4)
     matrix[:3, :3] = turn * scale
     matrix[:3, 3] = [-low[0], -(low[1] + high[1]) / 2, -floor]
-    return Placement(up, nose, scale, tuple(notes), tuple(doubts), matrix)
+    return Placement(up, notes, doubts, matrix)
 
 
 def _index(axis: str) -> int:
@@ -141,7 +103,7 @@ def _up(points: Array, along: int) -> tuple[str, bool]:
 
 
 def _lopsided(points: Array, axis: int) -> float:
-    """How far a cloud of points is from its mirror image, as a share of its size."""
+    """How far a cloud of points is from its mirror image, as a fraction of its size."""
     mirrored = points.copy()
     mirrored[:, axis] = points[:, axis].min() + points[:, axis].max() - points[:, axis]
     distance, _ = cKDTree(points).query(mirrored[::10])
@@ -193,4 +155,4 @@ def _unit(length: float, width: float, normalised: bool) -> tuple[float, str]:
             return scale, "" if scale == 1.0 else f"its unit is the {name}"
     if length <= _LENGTHS[1]:
         return 1.0, "taken to be in metres"
-    return _CAR / length, f"its unit can't be told: made {_CAR} m long"
+    return _CAR / length, f"its unit can't be found out: made {_CAR} m long"

@@ -1,115 +1,150 @@
-"""Any triangulated car, made fit for the solver or turned away, with a verdict in words.
+"""Any triangulated car, made fit for the solver or rejected, with the reasons in words.
 
 The mesher takes every broken mesh for a good one, and so gives a wrong drag without a sign. What is
-let in here is closed, wound outwards, stands on the ground, has a car's size and points the right
-way; what was changed for that, or what can't be, the verdict says.
+accepted here is closed, wound outwards, stands on the ground, has a car's size and points the right
+way; what was changed for that, or what can't be, the verdict says. A file is read alone: whatever
+it points to, such as an OBJ's materials and textures, is not opened.
 """
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import trimesh
 from scipy.spatial import cKDTree
 
-from it3_aero.cars.axes import Placement, place
-from it3_aero.cars.crossings import crossing_faces
-from it3_aero.cars.loft import Mask
-from it3_aero.cars.reading import found_meshes, read_mesh, shown
-from it3_aero.cars.repair import Part, capped, parts_of, united
-from it3_aero.cars.shape import decimated, enclosed, frontal_area, inside
-from it3_aero.cars.verdict import Measures, Options, Verdict
+from it3_aero.cars.axes import place
+from it3_aero.cars.cli import MeshOptions
+from it3_aero.cars.meshes import (
+    Mask,
+    Part,
+    capped,
+    decimated,
+    edge_counts,
+    enclosed,
+    frontal_area,
+    inside,
+    parts_of,
+    united,
+)
+from it3_aero.shapes.options import content
 from it3_core import IT3Error
+from it3_core.io.typed import printable
 
-__all__ = ["Measures", "Options", "Verdict", "admitted", "check", "examine", "found_meshes"]
 
-MOST_FACES = 60_000
-"""Above this, a mesh is decimated at once."""
+class Measures(NamedTuple):
+    """A mesh in numbers, in metres."""
 
+    faces: int  # triangles
+    open_edges: int  # edges of one triangle only
+    size: tuple[float, float, float]  # length, width and height
+    volume: float  # enclosed, with its sign; what little it means for a mesh that isn't closed
+    frontal_area: float  # outline along x
+
+    def __str__(self) -> str:
+        size = " × ".join(f"{side:.3g}" for side in self.size)
+        return (
+            f"{self.faces:,} faces, {self.open_edges} open edges, {size} m, volume "
+            f"{self.volume:.4g} m³, frontal area {self.frontal_area:.4g} m²"
+        )
+
+
+@dataclass(eq=False)
+class Verdict:
+    """What is said of one mesh."""
+
+    name: str  # of the file
+    problem: str | None = None  # why it is rejected
+    notes: list[str] = field(default_factory=list)  # what was found and changed, in order
+    doubts: list[str] = field(default_factory=list)  # what may be wrong all the same
+    before: Measures | None = None  # in the file, brought to metres
+    after: Measures | None = None  # of what is accepted
+    # what is accepted, or what there was when it was rejected; None without triangles
+    mesh: trimesh.Trimesh | None = None
+    changed: Mask | None = None  # faces of it that weren't in the file, as a truth value for each
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it has no problem."""
+        return self.problem is None
+
+    def admitted(self) -> trimesh.Trimesh:
+        """The mesh, fit for the solver; `IT3Error` if it was rejected."""
+        if self.mesh is None or not self.accepted:
+            raise IT3Error(f"{printable(self.name)}: {self.problem}")
+        return self.mesh
+
+    def __str__(self) -> str:
+        head = "accepted" if self.accepted else f"rejected: {self.problem}"
+        lines = [f"{printable(self.name)}: {head}"]
+        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  in doubt: {doubt}" for doubt in self.doubts]
+        lines += [f"  before: {self.before}"] if self.before else []
+        lines += [f"  after:  {self.after}"] if self.after else []
+        return "\n".join(lines)
+
+
+_MOST_FACES = 60_000  # above this, a body is decimated
 _CRUMB = 0.02  # of the area: a part that is tangled, or far off, and smaller is left out
 _PANEL = 0.1  # of the area: an open part that is smaller is a panel if it lies on the body
 _SCRAP = 0.002  # of the area: a sheet that stands off and is smaller is left out
 _LENGTHS = (0.5, 25.0)  # metres of what is taken for a vehicle
 
 
-def check(path: str | os.PathLike[str], options: Options | None = None) -> Verdict:
-    """The verdict on a mesh file. What can't be read is turned away too; nothing is raised.
-
-    Example:
-        >>> print(check("/nowhere/car.stl"))
-        /nowhere/car.stl: rejected: can't be read: No such file or directory
-    """
+def check(path: str | os.PathLike[str], options: MeshOptions | None = None) -> Verdict:
+    """The verdict on a mesh file. What can't be read is rejected too; nothing is raised."""
     path = Path(path)
-    options = options or Options()
     try:
         mesh = read_mesh(path)
     except IT3Error as problem:
-        told = str(problem).removeprefix(f"{shown(path)}: ")
-        return Verdict(str(path), told)
+        return Verdict(str(path), str(problem))
     return examine(mesh, str(path), options, normalised=path.name == "model_normalized.obj")
-
-
-def admitted(path: str | os.PathLike[str], options: Options | None = None) -> trimesh.Trimesh:
-    """The mesh in a file, fit for the solver; `IT3Error` if it is turned away.
-
-    Example:
-        >>> admitted("/nowhere/car.stl")
-        Traceback (most recent call last):
-        ...
-        it3_core.errors.IT3Error: /nowhere/car.stl: can't be read: No such file or directory
-    """
-    return check(path, options).admitted()
 
 
 def examine(
     mesh: trimesh.Trimesh,
     name: str = "mesh",
-    options: Options | None = None,
+    options: MeshOptions | None = None,
     normalised: bool = False,
 ) -> Verdict:
-    """The verdict on a mesh.
-
-    Args:
-        mesh: as it was read; it is left as it is.
-        name: for the verdict.
-        options: what is known.
-        normalised: it has no unit, as ShapeNet's.
-
-    Example:
-        >>> from it3_aero.cars.bodies import make
-        >>> car = make("van")
-        >>> print(examine(trimesh.Trimesh(car.vertices, car.faces[:2000]), "half").problem)
-        a hole of ... m is too large to be capped (...): close it, or give --largest-hole
-    """
+    """The verdict on a mesh, which is left as it is; `normalised` says that it has no unit."""
     verdict = Verdict(name)
-    options = options or Options()
     try:
-        _judge(mesh, verdict, options, normalised)
+        _examine(mesh, verdict, options or MeshOptions(), normalised)
     except IT3Error as problem:
         verdict.problem = str(problem)
     return verdict
 
 
-def _judge(mesh: trimesh.Trimesh, verdict: Verdict, options: Options, normalised: bool) -> None:
+def _examine(
+    mesh: trimesh.Trimesh, verdict: Verdict, options: MeshOptions, normalised: bool
+) -> None:
     cleaned = _cleaned(mesh, verdict)
-    placed, placement = _placed(cleaned, verdict, options, normalised)
+    placement = place(cleaned, options, normalised)
+    verdict.notes += placement.notes
+    verdict.doubts += placement.doubts
+    placed = cleaned.copy().apply_transform(placement.matrix)
     verdict.before, verdict.mesh = _measured(placed), placed
     length = float(placed.extents[0])
     if not _LENGTHS[0] <= length <= _LENGTHS[1]:
         raise IT3Error(f"it is {length:.3g} m long, which no vehicle is: give --unit")
     parts = _closed(placed, verdict, options.largest_hole * length)
     bodies = _bodies([part.mesh for part in parts], verdict)
-    verdict.mesh = body = _together(bodies)
+    verdict.mesh = body = _lighter(_joined(bodies), verdict)
     verdict.changed = _new_faces(body, parts)
     body.vertices -= [body.bounds[0][0], 0.0, 0.0]  # if what was foremost has been left out
     verdict.after = _measured(body)
-    _sound(body, verdict, options, placement)
+    _check(body, verdict.before, verdict.after, options, placement.up)
 
 
 def _cleaned(mesh: trimesh.Trimesh, verdict: Verdict) -> trimesh.Trimesh:
-    """Numbers only, each vertex once, each face once; not too many of them."""
+    """Numbers only, each vertex once, each face once."""
     vertices = np.asarray(mesh.vertices, dtype=float)
     if not len(mesh.faces):
         raise IT3Error("the mesh is empty: there are no triangles in it")
@@ -125,10 +160,7 @@ def _cleaned(mesh: trimesh.Trimesh, verdict: Verdict) -> trimesh.Trimesh:
     clean.merge_vertices(digits_vertex=None)
     if len(clean.vertices) < many:
         verdict.notes.append(f"{many - len(clean.vertices):,} duplicate vertices merged")
-    if len(clean.faces) > MOST_FACES:
-        many = len(clean.faces)
-        clean = decimated(clean, MOST_FACES // 2)
-        verdict.notes.append(f"decimated from {many:,} to {len(clean.faces):,} faces")
+    clean = _lighter(clean, verdict)
     good = clean.unique_faces() & clean.nondegenerate_faces(height=1e-12)
     if not good.all():
         clean.update_faces(good)
@@ -137,29 +169,31 @@ def _cleaned(mesh: trimesh.Trimesh, verdict: Verdict) -> trimesh.Trimesh:
     return clean
 
 
-def _placed(
-    mesh: trimesh.Trimesh, verdict: Verdict, options: Options, normalised: bool
-) -> tuple[trimesh.Trimesh, Placement]:
-    found = place(mesh, options.up, options.nose, options.unit, options.ground, normalised)
-    verdict.notes += found.notes
-    verdict.doubts += found.doubts
-    return mesh.copy().apply_transform(found.matrix), found
+def _lighter(mesh: trimesh.Trimesh, verdict: Verdict) -> trimesh.Trimesh:
+    """With fewer faces if there are too many; an open mesh keeps them until it is closed."""
+    if len(mesh.faces) <= _MOST_FACES:
+        return mesh
+    try:
+        fewer = decimated(mesh, _MOST_FACES // 2)
+    except IT3Error:
+        return mesh
+    verdict.notes.append(f"decimated from {len(mesh.faces):,} to {len(fewer.faces):,} faces")
+    return fewer
 
 
 def _closed(mesh: trimesh.Trimesh, verdict: Verdict, largest_hole: float) -> list[Part]:
     """Every part of a mesh that has a body, closed."""
-    flipped = int(not mesh.is_winding_consistent) or int(enclosed(mesh) < 0)
     parts = [capped(piece, largest_hole) for piece in parts_of(mesh)]
-    if flipped:
+    if not mesh.is_winding_consistent or enclosed(mesh) < 0:
         verdict.notes.append("the winding was not outwards everywhere: turned")
     length, area = float(mesh.extents[0]), float(mesh.area)
     kept, sheets, tangled = [], [], 0
     for part in parts:
-        share = float(part.mesh.area) / area
-        if part.is_sheet(length) or (part.too_large and share < _PANEL):
+        fraction = float(part.mesh.area) / area
+        if part.is_sheet(length) or (part.too_large and fraction < _PANEL):
             sheets.append(part.mesh)
         elif part.tangled:
-            if share > _CRUMB:
+            if fraction > _CRUMB:
                 raise IT3Error(
                     f"{part.tangled} edges of one part are shared by more than two faces: "
                     "there is no telling what is inside"
@@ -192,7 +226,7 @@ def _without(
     """Leave out sheets that are small, or lie on or in a body, such as windows and seats."""
     if not sheets or not kept:
         return
-    solid = _together([part.mesh for part in kept])
+    solid = _joined([part.mesh for part in kept])
     points = trimesh.sample.sample_surface(solid, 50_000, seed=0)[0]
     tree = cKDTree(np.concatenate([points, solid.vertices]))
     reach = 0.01 * float(solid.extents[0])
@@ -209,9 +243,6 @@ def _without(
 
 def _bodies(meshes: list[trimesh.Trimesh], verdict: Verdict) -> list[trimesh.Trimesh]:
     """The parts united; what is far off is left out if it is small, and refused if it isn't."""
-    crossing = sum(int(crossing_faces(mesh).sum()) for mesh in meshes)
-    if crossing:
-        verdict.notes.append(f"{crossing} faces run through others of the same part")
     bodies = united(meshes)
     if len(meshes) > 1:
         verdict.notes.append(f"{len(meshes)} parts united to {len(bodies)}")
@@ -235,12 +266,10 @@ def _meets(one: trimesh.Trimesh, other: trimesh.Trimesh, margin: float) -> bool:
     return bool(above and (one.bounds[1] > other.bounds[0] - margin).all())
 
 
-def _together(bodies: list[trimesh.Trimesh]) -> trimesh.Trimesh:
+def _joined(bodies: list[trimesh.Trimesh]) -> trimesh.Trimesh:
     """Bodies in one mesh."""
-    starts = np.cumsum([0, *(len(body.vertices) for body in bodies)])
-    faces = [body.faces + start for body, start in zip(bodies, starts, strict=False)]
-    vertices = np.concatenate([np.asarray(body.vertices) for body in bodies])
-    return trimesh.Trimesh(vertices, np.concatenate(faces), process=False)
+    meshes = [(body.vertices, body.faces) for body in bodies]
+    return trimesh.Trimesh(*trimesh.util.append_faces(*zip(*meshes, strict=True)), process=False)
 
 
 def _new_faces(body: trimesh.Trimesh, parts: list[Part]) -> Mask:
@@ -260,18 +289,17 @@ def _new_faces(body: trimesh.Trimesh, parts: list[Part]) -> Mask:
 
 
 def _measured(mesh: trimesh.Trimesh) -> Measures:
-    counts = np.unique(mesh.edges_sorted, axis=0, return_counts=True)[1]
     length, width, height = map(float, mesh.extents)
+    open_edges = int((edge_counts(mesh) == 1).sum())
     size = (length, width, height)
-    return Measures(
-        len(mesh.faces), int((counts == 1).sum()), size, enclosed(mesh), frontal_area(mesh)
-    )
+    return Measures(len(mesh.faces), open_edges, size, enclosed(mesh), frontal_area(mesh))
 
 
-def _sound(body: trimesh.Trimesh, verdict: Verdict, options: Options, placement: Placement) -> None:
+def _check(
+    body: trimesh.Trimesh, before: Measures, after: Measures, options: MeshOptions, up: str
+) -> None:
     """Last look: closed, of a car's shape, on the ground."""
-    after, before = verdict.after, verdict.before
-    if not body.is_volume or after is None or before is None:
+    if not body.is_volume:
         raise IT3Error("it can't be made a closed body")
     length, width, height = after.size
     if not (0.15 <= width / length <= 1.0 and 0.1 <= height / length <= 1.0):
@@ -290,16 +318,60 @@ def _sound(body: trimesh.Trimesh, verdict: Verdict, options: Options, placement:
         raise IT3Error(f"{-low:.3g} m of it are below the ground: give another --ground")
     if low > 0.1 * length:
         raise IT3Error(f"it floats {low:.3g} m above the ground: give another --ground")
-    foot = _standing_share(body)
-    if options.ground is None and foot > 0.4:
+    on_ground = body.triangles[:, :, 2].max(axis=1) < 0.004 * length
+    floor = float(body.area_faces[on_ground & (body.face_normals[:, 2] < -0.9)].sum())
+    if options.ground is None and floor > 0.4 * length * width:
         raise IT3Error(
             "it has no wheels and would lie flat on the ground: give --ground, its height in the "
-            f"file along {placement.up}"
+            f"file along {up}"
         )
 
 
-def _standing_share(body: trimesh.Trimesh) -> float:
-    """The share of a body's footprint that touches the ground."""
-    low = body.triangles[:, :, 2].max(axis=1) < 0.004 * float(body.extents[0])
-    floor = float(body.area_faces[low & (body.face_normals[:, 2] < -0.9)].sum())
-    return floor / float(body.extents[0] * body.extents[1])
+FORMATS = ("stl", "obj", "ply", "off", "glb", "dae")
+
+_LARGEST = 500_000_000  # bytes of a mesh file
+_ARCHIVES = {b"PK\x03\x04": "a zip file", b"\x1f\x8b": "a gzip file", b"7z\xbc\xaf": "a 7z file"}
+
+
+def found_meshes(given: str | os.PathLike[str]) -> Sequence[Path]:
+    """The mesh files at a path: one file, or all in a folder and below, by name.
+
+    Of ShapeNet's `SYNSET/ID/models/`, that is `model_normalized.obj`.
+    """
+    path = Path(given)
+    if not path.is_dir():
+        return [path]
+    files = [
+        file
+        for file in sorted(path.resolve().rglob("*"))
+        if file.suffix.lower().lstrip(".") in FORMATS and file.is_file()
+    ]
+    normalized = {file.parent for file in files if file.name == "model_normalized.obj"}
+    files = [p for p in files if p.parent not in normalized or p.name == "model_normalized.obj"]
+    if not files:
+        raise IT3Error(f"{printable(path)} holds no meshes: {', '.join(FORMATS)}")
+    return files
+
+
+def read_mesh(path: Path) -> trimesh.Trimesh:
+    """The triangles in a mesh file, as they are, in one mesh."""
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in FORMATS:
+        raise IT3Error(f".{printable(kind)} is no mesh format known here: {', '.join(FORMATS)}")
+    found = content(path, _LARGEST)
+    for head, archive in _ARCHIVES.items():
+        if found.startswith(head):
+            raise IT3Error(f"this is {archive}, not a mesh: unpack it first")
+    # Without a resolver, a loader has no way to open another file.
+    options: dict[str, Any] = {"skip_materials": True} if kind == "obj" else {}
+    try:
+        scene = trimesh.load_scene(io.BytesIO(found), file_type=kind, process=False, **options)
+        mesh = scene.to_mesh()
+    except MemoryError:
+        raise IT3Error("there is not enough memory to read it") from None
+    except Exception as problem:  # a parser's, of which there are many
+        reason = str(problem).splitlines()[0][:120] if str(problem) else type(problem).__name__
+        raise IT3Error(f"this can't be read as {kind.upper()}: {printable(reason)}") from None
+    if not len(mesh.faces):
+        raise IT3Error("the mesh is empty: there are no triangles in it")
+    return trimesh.Trimesh(np.asarray(mesh.vertices, dtype=float), mesh.faces, process=False)

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 
 import numpy as np
 
-from it3_aero.names import shown
+from it3_aero.shapes.options import content
 from it3_aero.wings.geometry import Airfoil, Points, outline
 from it3_core import IT3Error
+from it3_core.io.typed import printable
 
-__all__ = ["LARGEST", "read_airfoil", "shown"]
-
-LARGEST = 1_000_000
-"""Bytes that a coordinate file may have; the longest of the UIUC collection has 20,000."""
-
+_LARGEST = 1_000_000  # bytes of a coordinate file; the longest of the UIUC collection has 20,000
 _COMMENT = re.compile(r"\s*(#|%|!|//|;)")
 _SEPARATOR = re.compile(r"[\s,;]+")
 
@@ -47,38 +43,19 @@ def read_airfoil(path: str | os.PathLike[str]) -> Airfoil:
     path = Path(path)
     try:
         name, points = _parse(_text(path))
-        return outline(name or shown(path.stem), points)
+        return outline(name or printable(path.stem), points)
     except IT3Error as problem:
-        raise IT3Error(f"{shown(path)}: {problem}") from None
+        raise IT3Error(f"{printable(path)}: {problem}") from None
 
 
 def _text(path: Path) -> str:
-    try:
-        # Asked before it is opened: a pipe would wait for someone to write into it.
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise IT3Error("this is a folder, not a coordinate file")
-        if not stat.S_ISREG(status.st_mode):
-            raise IT3Error("this is not a regular file")
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-    except IT3Error:
-        raise
-    except OSError as problem:
-        raise IT3Error(f"can't be read: {problem.strerror}") from None
-    except ValueError:  # a NUL in the name
-        raise IT3Error("no file can have that name") from None
-    if len(content) > LARGEST:
-        size = max(status.st_size, len(content)) / 1e6
-        raise IT3Error(f"{size:.1f} MB is too much for a coordinate file: 1 MB at most")
-    if not content.strip():
-        raise IT3Error("the file is empty")
-    if b"\0" in content:
+    found = content(path, _LARGEST)
+    if b"\0" in found:
         raise IT3Error("this is not an airfoil: the file is not a text")
     try:
-        return content.decode("utf-8-sig")
+        return found.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return content.decode("latin-1")
+        return found.decode("latin-1")
 
 
 def _parse(text: str) -> tuple[str, Points]:
@@ -90,7 +67,7 @@ def _parse(text: str) -> tuple[str, Points]:
         if not line.strip() or _COMMENT.match(line):
             continue
         pair = _pair(line)
-        odd = f"line {number} is not a pair of numbers: {shown(line.strip()[:40])}"
+        odd = f"line {number} is not a pair of numbers: {printable(line.strip()[:40])}"
         if pair is not None and note:
             raise IT3Error(note)  # it was no note: there are points on both sides of it
         if pair is not None:

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from it3_aero.cards import Card, card_head, histogram, spread
-from it3_aero.executors import Where
-from it3_aero.generation import Record, Store, make_samples, read_settings, write_whole
-from it3_aero.wings.families import FAMILIES, Range, checked_ranges, draw
-from it3_aero.wings.solvers import Solver, choose
-from it3_aero.wings.solvers.base import check_flow
+from it3_aero.generation.store import (
+    FILES,
+    Card,
+    Failed,
+    Record,
+    Store,
+    histogram,
+    make_samples,
+    spread,
+)
+from it3_aero.wings.geometry import FAMILIES, FamilyName, Range, checked_ranges, draw
+from it3_aero.wings.solvers import SOLVERS, Solver, check_flow, choose
 from it3_core import IT3Error
+from it3_core.io.output import MARKER, check_output, read_marker
 
-__all__ = ["Card", "generate"]
+TASK = "wings generate"  # the command, as a folder's marker names it
+_THRESHOLD = 60.0  # the paper's, as a line in the histogram
 
-_BEYOND = 60.0  # the paper's threshold, as a line in the histogram
+
+class Settings(TypedDict):
+    """What a folder of profiles says about them; there is more in it."""
+
+    family: FamilyName
+    solver: str
+    reynolds: float
+    alpha: float
+    mach: float
+
+
+class Solved(TypedDict):
+    """A profile with a solution."""
+
+    sample: int
+    name: str
+    parameters: dict[str, float]
+    cl: float
+    cd: float
+    cm: float
+    panels: int
+    cp: tuple[list[float], list[float]]
 
 
 def generate(
@@ -39,38 +66,12 @@ def generate(
     solver: str | Solver = "auto",
     workers: int | None = None,
     dask: str | None = None,
-    executor: Executor | None = None,
     progress: bool = True,
 ) -> Card:
-    """Draw profiles, solve each, and put them into a folder for `WingDataset`.
+    """Draw profiles, solve each, and put them into a folder for `WingDataset`; its data card.
 
-    Sample i depends on the seed and i alone. A run that was killed goes on where it was, and a
+    Sample i depends on the seed and i alone. A run that was killed continues where it was, and a
     larger `n` adds to what is there; other settings into the same folder are refused.
-
-    Args:
-        out: the folder.
-        n: profiles.
-        seed: which ones.
-        family: "naca4" or "naca5".
-        ranges: of the family's parameters, where they differ from `FAMILIES`.
-        reynolds: Reynolds number.
-        alpha: angle of attack in degrees.
-        mach: Mach number.
-        solver: a name for `choose`, or a solver.
-        workers: how many at a time; one more than there are cores if not given.
-        dask: address of a Dask scheduler, to use its cluster instead.
-        executor: any other executor; `workers` says how many it has.
-        progress: show a bar.
-
-    Returns:
-        The data card, which is also in `card.json`, beside `histogram.png`.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     card = generate(folder, n=3, solver="neuralfoil", progress=False)
-        >>> card["counts"]
-        {'asked': 3, 'answered': 3, 'failed': 0}
     """
     if n < 1:
         raise IT3Error(f"n must be 1 or more, but is {n}")
@@ -78,30 +79,32 @@ def generate(
         raise IT3Error(f"seed must not be negative, but is {seed}")
     check_flow(reynolds, alpha, mach)
     drawn = checked_ranges(family, ranges or {})
+    check_output(Path(out), TASK, files=FILES)
     who = _solver(out, solver)
     work = Work(family, tuple(drawn.items()), seed, reynolds, alpha, mach, who)
-    with Store(out, work.settings()) as store:
-        where = Where(workers, dask, executor)
-        make_samples(store, work, n, "profiles", where, progress)
-        card = _card(store, n)
-        folder = Path(out)
-        write_whole(folder / "card.json", (json.dumps(card, indent=2) + "\n").encode())
-        if card["counts"]["answered"]:
-            write_whole(folder / "histogram.png", _histogram(store.samples.values(), card))
+    with Store(Path(out), TASK, work.settings(), Solved | Failed) as store:
+        make_samples(store, work, n, "profiles", workers=workers, dask=dask, progress=progress)
+        card = store.card(n)
+        if solved := store.solved():
+            ratios = [record["cl"] / record["cd"] for record in solved]
+            above = float((np.array(ratios) > _THRESHOLD).mean())
+            card["panels"] = dict(Counter(str(record["panels"]) for record in solved).most_common())
+            fraction = {f"fraction_above_{_THRESHOLD:g}": round(above, 4)}
+            card["lift_to_drag"] = fraction | spread(ratios, 5.0)
+            title = (
+                f"{len(ratios)} profiles, {card['settings']['solver']}, Re {reynolds:g}, "
+                f"α {alpha:g}°: {100 * above:.1f} % above {_THRESHOLD:g}"
+            )
+            edges, labels = card["lift_to_drag"]["histogram"]["edges"], ("L/D", "profiles")
+            picture = histogram(ratios, edges, title, labels, _THRESHOLD)
+            store.output.write_bytes("histogram.png", picture)
+        store.output.write_json("card.json", card)
     return card
 
 
 @dataclass(frozen=True)
 class Work:
-    """Makes a sample from its number: draws it, solves it, and says so as a record.
-
-    Example:
-        >>> from it3_aero.wings.solvers import NeuralFoil
-        >>> ranges = tuple(FAMILIES["naca4"].ranges.items())
-        >>> record = Work("naca4", ranges, 0, 1e6, 0.0, 0.0, NeuralFoil())(5)
-        >>> list(record)
-        ['sample', 'name', 'parameters', 'cl', 'cd', 'cm', 'panels', 'cp']
-    """
+    """Makes a sample from its number: draws it, solves it, and says so as a record."""
 
     family: str
     ranges: tuple[tuple[str, Range], ...]
@@ -113,7 +116,7 @@ class Work:
 
     def __call__(self, sample: int) -> Record:
         """The sample with a number, or its `problem`."""
-        parameters = draw(self.family, self.seed, sample, dict(self.ranges))
+        parameters = draw(dict(self.ranges), self.seed, sample)
         record: Record = {"sample": sample, "name": f"{self.family} {sample}"}
         record["parameters"] = parameters
         try:
@@ -144,36 +147,10 @@ class Work:
 
 
 def _solver(out: str | os.PathLike[str], solver: str | Solver) -> Solver:
-    """The solver that was asked for; "auto" stays with the one that a folder was begun with."""
+    """The solver with a name; "auto" stays with the one that a folder was begun with."""
     if not isinstance(solver, str):
         return solver
-    if solver == "auto" and Path(out, "raw", "settings.json").exists():
-        solver = str(read_settings(out).get("solver", "")).split(" ")[0].lower()
+    if solver == "auto" and Path(out, MARKER).is_file():
+        begun = str(read_marker(Path(out)).settings.get("solver", "")).split(" ")[0].lower()
+        solver = begun if begun in SOLVERS else solver
     return choose(solver)
-
-
-def _card(store: Store, n: int) -> Card:
-    card = card_head(store, n)
-    answered = [record for record in store.samples.values() if "problem" not in record]
-    if not answered:
-        return card
-    ratios = [record["cl"] / record["cd"] for record in answered]
-    found = spread(ratios, 5.0)
-    counts = found.pop("histogram")
-    found[f"share_beyond_{_BEYOND:g}"] = round(float((np.array(ratios) > _BEYOND).mean()), 4)
-    return card | {
-        "panels": dict(Counter(str(record["panels"]) for record in answered).most_common()),
-        "lift_to_drag": found | {"histogram": counts},
-    }
-
-
-def _histogram(records: Iterable[Record], card: Card) -> bytes:
-    ratios = [record["cl"] / record["cd"] for record in records if "problem" not in record]
-    settings = card["settings"]
-    share = card["lift_to_drag"][f"share_beyond_{_BEYOND:g}"]
-    title = (
-        f"{len(ratios)} profiles, {settings['solver']}, Re {settings['reynolds']:g}, "
-        f"α {settings['alpha']:g}°: {100 * share:.1f} % beyond {_BEYOND:g}"
-    )
-    edges = card["lift_to_drag"]["histogram"]["edges"]
-    return histogram(ratios, edges, title, ("lift-to-drag ratio", "profiles"), _BEYOND)

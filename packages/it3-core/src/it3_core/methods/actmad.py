@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from it3_core.adapters import Adapter
-from it3_core.descent import OptimizerFactory
+from it3_core.engine.functional import FunctionalModel, Parameters, prepared
+from it3_core.engine.inner_optimizer import Norm, OptimizerFactory
 from it3_core.errors import IT3Error
-from it3_core.fast import FastModel, Parameters
-from it3_core.methods.base import (
-    Adaptation,
-    check_settings,
-    idempotence_error,
-    not_finite,
-    prepared,
-)
-from it3_core.norms import Norm
-
-__all__ = ["ActMAD", "Activations"]
+from it3_core.methods.base import Adaptation, check_settings, outcome
+from it3_core.model.adapters import Adapter
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Mean and variance of what named layers return on the training data, per location.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import Activations, Regression, condition
-        >>> adapter, net = Regression(), torch.nn.Sequential(torch.nn.Linear(3, 4))
-        >>> model = condition(net, adapter, layer="0")
-        >>> data = torch.randn(100, 3)
-        >>> found = Activations.collect(model, adapter, data.split(32), layers=["model.0"])
-        >>> found.means[0].shape, found.rows
-        (torch.Size([4]), 100)
-        >>> Activations.from_tensors(found.tensors()).layers
-        ('model.0',)
-    """
+    """Mean and variance of what named layers return on the training data, per location."""
 
     layers: tuple[str, ...]
     means: tuple[Tensor, ...]
@@ -53,7 +30,7 @@ class Activations:
         cls, model: nn.Module, adapter: Adapter, inputs: Iterable[Any], layers: Sequence[str]
     ) -> Activations:
         """One pass over batches of training inputs; memory holds one batch at a time."""
-        fast = FastModel(model, watch=layers)
+        fast = FunctionalModel(model, watch=layers)
         rows = 0
         counts = [0] * len(layers)  # of each layer: nodes and graphs are not equally many
         means, squares = [torch.zeros(())] * len(layers), [torch.zeros(())] * len(layers)
@@ -104,6 +81,7 @@ class Activations:
             raise IT3Error(f"{problem} is missing among the activations: train again") from problem
 
 
+@dataclass(eq=False, repr=False)
 class ActMAD:
     """Minimises Σ |μ − μ_train| + |σ² − σ²_train| over named layers, for this batch alone.
 
@@ -128,29 +106,25 @@ class ActMAD:
         1
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        adapter: Adapter,
-        activations: Activations,
-        *,
-        steps: int = 1,
-        lr: float = 2e-4,
-        optimizer: OptimizerFactory = "Adam",
-        parameters: Parameters = None,
-        norm: Norm = "source",
-    ) -> None:
-        check_settings(steps, lr)
-        self.adapter = adapter
-        self.activations = activations
-        self.steps = steps
-        self.lr = lr
-        self.optimizer = optimizer
-        self._fast = FastModel(model, parameters, norm, watch=activations.layers)
+    model: nn.Module
+    adapter: Adapter
+    activations: Activations
+    _: KW_ONLY
+    steps: int = 1
+    lr: float = 2e-4
+    optimizer: OptimizerFactory = "Adam"
+    parameters: Parameters = None
+    norm: Norm = "source"
+
+    def __post_init__(self) -> None:
+        check_settings(self.steps, self.lr)
+        self._functional = FunctionalModel(
+            self.model, self.parameters, self.norm, watch=self.activations.layers
+        )
 
     def __call__(self, x: Any) -> Adaptation:
-        x, _ = prepared(x, self._fast)
-        with self._fast.session() as run:
+        x, _ = prepared(x, self._functional)
+        with self._functional.session() as run:
             neutral = self.adapter.neutral(x)
             descent = run.descent(x, neutral, self.optimizer, self.lr)
             theta = descent.weights
@@ -161,11 +135,8 @@ class ActMAD:
                 descent.step(self._misalignment(run.seen))
                 with torch.set_grad_enabled(left > 0):
                     y = run(x, neutral, theta)
-            y = y.detach()
-        error = partial(idempotence_error, self._fast, self.adapter, x)
-        if not bool(torch.isfinite(y).all()):
-            return Adaptation(y0.clone(), y0, 0, not_finite(y0), before=partial(error, y0))
-        return Adaptation(y, y0, steps, before=partial(error, y0), after=partial(error, y))
+        sound = bool(torch.isfinite(y).all())
+        return outcome(self._functional, self.adapter, x, y.detach(), y0, steps, sound)
 
     def reset(self) -> None:
         """Nothing to forget: every batch starts from the network as it was trained."""

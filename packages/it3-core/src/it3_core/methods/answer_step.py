@@ -1,24 +1,25 @@
-"""AnswerStep: moves the answer towards y1, and leaves the weights alone."""
+"""The answer step: from the first answer towards the second, without a gradient."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from it3_core.adapters import Adapter
+from it3_core.engine.functional import FunctionalModel, prepared
+from it3_core.engine.inner_optimizer import Norm
+from it3_core.engine.sensitivity import warn_if_insensitive
 from it3_core.errors import IT3Error
-from it3_core.fast import FastModel
-from it3_core.methods.base import Adaptation, idempotence_error, not_finite, prepared
-from it3_core.norms import Norm
-from it3_core.sensitivity import warn_if_deaf
-
-__all__ = ["AnswerStep"]
+from it3_core.methods.base import Adaptation, idempotence_error, not_finite
+from it3_core.model.adapters import Adapter
+from it3_core.model.losses import first_pass, second_pass
 
 
+@dataclass(eq=False, repr=False)
 class AnswerStep:
     """Answers y0 + α (y1 − y0) with y1 = F(x, encode(y0)): two forwards, no backward.
 
@@ -44,32 +45,30 @@ class AnswerStep:
         (2.0, 3.0)
     """
 
-    def __init__(
-        self, model: nn.Module, adapter: Adapter, alpha: float = 1.0, *, norm: Norm = "source"
-    ) -> None:
-        if not math.isfinite(alpha):
-            raise IT3Error(f"alpha must be a finite number, not {alpha}")
-        self.adapter = adapter
-        self.alpha = alpha
-        self._fast = FastModel(model, norm=norm)
-        self._heard = False
+    model: nn.Module
+    adapter: Adapter
+    alpha: float = 1.0
+    _: KW_ONLY
+    norm: Norm = "source"
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.alpha):
+            raise IT3Error(f"alpha must be a finite number, not {self.alpha}")
+        self._functional = FunctionalModel(self.model, norm=self.norm)
 
     def __call__(self, x: Any) -> Adaptation:
-        x, _ = prepared(x, self._fast)
-        with self._fast.session() as run, torch.no_grad():
-            y0 = run(x, self.adapter.neutral(x), record=True)
-            y1 = run(x, self.adapter.encode(y0), shared=True)
-            if not self._heard:
-                with torch.enable_grad():
-                    warn_if_deaf(run, self.adapter, x, y0, y1)
-                self._heard = True
+        x, _ = prepared(x, self._functional)
+        with self._functional.session() as run, torch.no_grad():
+            y0 = first_pass(partial(run, record=True), self.adapter, x)
+            y1 = second_pass(partial(run, shared=True), self.adapter, x, y0)
+            warn_if_insensitive(run, self.adapter, x, y0, y1)
         before = self.adapter.distance(y1, y0)
         prediction = y0.clone() if self.alpha == 0 else torch.lerp(y0, y1, self.alpha)
         if not bool(torch.isfinite(prediction).all()):
             own = bool(torch.isfinite(y0).all())
             reason = "the second answer is not finite" if own else not_finite(y0)
             return Adaptation(y0.clone(), y0, 0, reason, before=before)
-        error = partial(idempotence_error, self._fast, self.adapter, x, prediction)
+        error = partial(idempotence_error, self._functional, self.adapter, x, prediction)
         return Adaptation(prediction, y0, 0, before=before, after=error)
 
     def reset(self) -> None:

@@ -1,31 +1,20 @@
-"""What all methods share: the result they return, and the two guards around a step."""
+"""What methods share: the result, the trust region, and what happens where it is not finite."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from it3_core.adapters import Adapter
-from it3_core.batching import check_input, map_tensors
-from it3_core.descent import Weights
+from it3_core.engine.functional import FunctionalModel
+from it3_core.engine.inner_optimizer import Norm, Weights, has_batch_norm
 from it3_core.errors import IT3Error
-from it3_core.fast import FastModel
-
-__all__ = [
-    "Adaptation",
-    "Method",
-    "check_settings",
-    "idempotence_error",
-    "not_finite",
-    "prepared",
-    "within_reach",
-]
+from it3_core.model.adapters import Adapter
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +31,6 @@ class Adaptation:
 
     The two errors are computed when they are first read, where the method had no need of them:
     read them before you write other numbers into the input's memory or train the network on.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import Regression, Source, widen
-        >>> adapter = Regression()
-        >>> answer = Source(widen(torch.nn.Linear(3, 1), adapter), adapter)(torch.zeros(2, 3))
-        >>> answer.error_before
-        tensor([0., 0.])
     """
 
     prediction: Tensor
@@ -69,24 +50,10 @@ class Adaptation:
             return self.error_before
         return self.after() if callable(self.after) else self.after
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Both errors as numbers: what would compute them can't be sent to another process."""
-        state = {name: getattr(self, name) for name in ("prediction", "initial", "steps")}
-        state |= {"fallback": self.fallback, "before": self.error_before}
-        return {**state, "after": self.error_after}
-
 
 @runtime_checkable
 class Method(Protocol):
-    """Something that answers a batch at test time.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import Method, Regression, Source, widen
-        >>> adapter = Regression()
-        >>> isinstance(Source(widen(torch.nn.Linear(3, 1), adapter), adapter), Method)
-        True
-    """
+    """Something that answers a batch at test time."""
 
     def __call__(self, x: Any) -> Adaptation:
         """Answers a batch."""
@@ -95,25 +62,14 @@ class Method(Protocol):
         """Forgets everything that earlier batches have left behind."""
 
 
-def prepared(x: Any, fast: FastModel) -> tuple[Any, int]:
-    """The checked input, ready for autograd even inside `inference_mode`, and its batch size."""
-    size = check_input(x, fast.dtype)
-    if torch.is_inference_mode_enabled():
-        with torch.inference_mode(False):
-            x = map_tensors(x, lambda part: part.clone() if part.is_inference() else part)
-    return x, size
-
-
 def within_reach(
     adapter: Adapter, answer: Tensor, initial: Tensor, limit: Tensor
 ) -> tuple[Tensor, float]:
     """The trust region: each answer pulled back so that it moves no further than `limit`.
 
     Adam's first step has the same size whatever the gap, so that an answer can overshoot y1
-    many times over; `limit` is the distance from y0 to y1.
-
-    Returns:
-        The answers, and the mean share of the way to them that was kept.
+    many times over; `limit` is the distance from y0 to y1. Returned are the answers, and the mean
+    fraction of the way to them that was kept.
     """
     moved = adapter.distance(answer, initial)
     inside = moved <= limit
@@ -123,18 +79,18 @@ def within_reach(
     shape = (-1, *[1] * (way.dim() - 1))
     # Along a line a norm grows like its length, which makes the ratio exact. Other distances are
     # searched by halves, row by row: what a row gets does not depend on its neighbours.
-    share = torch.where(inside, torch.ones_like(moved), limit / moved)
-    reached = adapter.distance(initial + share.view(shape) * way, initial)
+    fraction = torch.where(inside, torch.ones_like(moved), limit / moved)
+    reached = adapter.distance(initial + fraction.view(shape) * way, initial)
     exact = inside | ((reached - limit).abs() <= 1e-3 * limit)
     if not bool(exact.all()):
-        low, high = torch.zeros_like(share), torch.ones_like(share)
+        low, high = torch.zeros_like(fraction), torch.ones_like(fraction)
         for _ in range(20):
             middle = (low + high) / 2
             fits = adapter.distance(initial + middle.view(shape) * way, initial) <= limit
             low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
-        share = torch.where(exact, share, low)
-    pulled = initial + share.view(shape) * way
-    return torch.where(inside.view(shape), answer, pulled), float(share.mean())
+        fraction = torch.where(exact, fraction, low)
+    pulled = initial + fraction.view(shape) * way
+    return torch.where(inside.view(shape), answer, pulled), float(fraction.mean())
 
 
 def check_settings(steps: int, lr: float, power: float = 1.0) -> None:
@@ -148,7 +104,7 @@ def check_settings(steps: int, lr: float, power: float = 1.0) -> None:
 
 
 def idempotence_error(
-    fast: FastModel, adapter: Adapter, x: Any, answer: Tensor, weights: Weights | None = None
+    fast: FunctionalModel, adapter: Adapter, x: Any, answer: Tensor, weights: Weights | None = None
 ) -> Tensor:
     """‖F(x, answer) − answer‖ per instance, F being the network with its own or these weights."""
     with fast.session() as run, torch.no_grad():
@@ -160,3 +116,18 @@ def not_finite(y0: Tensor) -> str:
     if bool(torch.isfinite(y0).all()):
         return "the step was not finite: lower the learning rate"
     return "the network's own answer is not finite"
+
+
+def outcome(
+    fast: FunctionalModel, adapter: Adapter, x: Any, y: Tensor, y0: Tensor, steps: int, sound: bool
+) -> Adaptation:
+    """The answer y after so many steps; y0 where it is not sound: it, or a step, is not finite."""
+    error = partial(idempotence_error, fast, adapter, x)
+    if not sound:
+        return Adaptation(y0.clone(), y0, 0, not_finite(y0), before=partial(error, y0))
+    return Adaptation(y, y0, steps, before=partial(error, y0), after=partial(error, y))
+
+
+def batch_norm_choice(model: nn.Module, norm: Norm) -> Norm:
+    """`norm` where the network has a batch norm; without one there is nothing to choose."""
+    return norm if has_batch_norm(model) else "source"

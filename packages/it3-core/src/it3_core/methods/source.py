@@ -1,21 +1,22 @@
-"""Source: the network as it was trained. The yardstick of every table."""
+"""Source: the network as it was trained, the row that every other is compared with."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from it3_core.adapters import Adapter
-from it3_core.fast import FastModel
-from it3_core.methods.base import Adaptation, idempotence_error, prepared
-from it3_core.norms import Norm
+from it3_core.engine.functional import FunctionalModel, prepared
+from it3_core.engine.inner_optimizer import Norm
+from it3_core.methods.base import Adaptation, idempotence_error
+from it3_core.model.adapters import Adapter
+from it3_core.model.losses import first_pass
 
-__all__ = ["Source"]
 
-
+@dataclass(eq=False, repr=False)
 class Source:
     """Answers y0 = f(x, neutral), with no adaptation.
 
@@ -23,7 +24,7 @@ class Source:
         model: a conditioned network, called as `model(x, signal)`.
         adapter: what kind of answer it gives.
         norm: whose statistics batch norms use. `"source"` is the plain network; `"batch"`, or
-            the batch's share from 0 to 1, is adaptation by batch statistics alone.
+            the batch's fraction from 0 to 1, is adaptation by batch statistics alone.
 
     Example:
         >>> import torch
@@ -33,15 +34,19 @@ class Source:
         0
     """
 
-    def __init__(self, model: nn.Module, adapter: Adapter, *, norm: Norm = "source") -> None:
-        self.adapter = adapter
-        self._fast = FastModel(model, norm=norm)
+    model: nn.Module
+    adapter: Adapter
+    _: KW_ONLY
+    norm: Norm = "source"
+
+    def __post_init__(self) -> None:
+        self._functional = FunctionalModel(self.model, norm=self.norm)
 
     def __call__(self, x: Any) -> Adaptation:
-        x, _ = prepared(x, self._fast)
-        with self._fast.session() as run, torch.no_grad():
-            y0 = run(x, self.adapter.neutral(x))
-        error = partial(idempotence_error, self._fast, self.adapter, x, y0)
+        x, _ = prepared(x, self._functional)
+        with self._functional.session() as run, torch.no_grad():
+            y0 = first_pass(run, self.adapter, x)
+        error = partial(idempotence_error, self._functional, self.adapter, x, y0)
         return Adaptation(y0.clone(), y0, steps=0, before=error)
 
     def reset(self) -> None:

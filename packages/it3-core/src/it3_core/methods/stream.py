@@ -1,167 +1,119 @@
-"""StreamStatistics: batch statistics of all that came lately, where these are unusual."""
+"""What methods share whose weights go on from batch to batch: their state, and plain steps."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from it3_core.adapters import Adapter
-from it3_core.descent import Weights
+from it3_core.engine.functional import FunctionalModel, Session, prepared
+from it3_core.engine.inner_optimizer import InnerOptimizer, OptimizerFactory
 from it3_core.errors import IT3Error
-from it3_core.fast import FastModel
-from it3_core.methods.base import Adaptation, idempotence_error, not_finite
-from it3_core.methods.drift import Drift, Drifted
-from it3_core.methods.gated import Gate
-from it3_core.norms import Blend
-
-__all__ = ["StreamStatistics"]
-
-_ENOUGH = 16  # instances whose means tell whether the stream has turned
+from it3_core.io.tensors import under
+from it3_core.methods.base import Adaptation, outcome
+from it3_core.model.adapters import Adapter
 
 
-class StreamStatistics:
-    """Answers f(x, neutral) on the statistics of the stream, once it has drifted from training.
+class StreamMethod:
+    """What methods share whose weights go on from batch to batch; they say how one is answered."""
 
-    A few instances hardly know their own statistics, but those before them saw the same camera in
-    the same fog. While the stream is usual, the network answers as it was trained. When its means
-    have drifted, batch norms blend in what they saw since; the training data count as some
-    instances at first, and are forgotten. A batch that is nearer to the training data than to the
-    stream is still answered as it was trained, and when the newest instances differ from those
-    before, all is forgotten. It is worth what its order is worth: images that belong together
-    should come together.
-
-    Args:
-        model: a conditioned network with batch norms, called as `model(x, signal)`.
-        adapter: what kind of answer it gives.
-        gate: of drifts, `Gate.fit(…, of="drift")`: what is unusual.
-        prior: how many instances the training data count as.
-        memory: how many instances of the stream count.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import Gate, Regression, StreamStatistics, condition
-        >>> _ = torch.manual_seed(0)
-        >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
-        >>> adapter, x = Regression(), torch.randn(64, 3)
-        >>> model = condition(net, adapter, layer="1")
-        >>> usual = Drift(model, adapter)(x).each
-        >>> method = StreamStatistics(model, adapter, Gate.fit(usual, of="drift"), prior=0)
-        >>> right = method(x).prediction
-        >>> for row in (x + 9).split(4):
-        ...     last = method(row).prediction
-        >>> bool((last - right[-4:]).abs().mean() < 0.3)  # it has seen through the offset
-        True
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        adapter: Adapter,
-        gate: Gate,
-        *,
-        prior: float = 16.0,
-        memory: int = 64,
-    ) -> None:
-        if gate.of != "drift":
-            raise IT3Error("a stream's statistics are gated by their drift: fit the gate to that")
-        if not 0 <= prior < math.inf or memory < 1:
-            raise IT3Error(
-                f"prior and memory are numbers of instances, from 0 and from 1 on, not {prior} and "
-                f"{memory}"
-            )
-        self.adapter = adapter
-        self.gate = gate
-        self.prior = prior
-        self.memory = memory
-        self._drift = Drift(model, adapter)
-        self._blend = Blend()
-        self._fast = FastModel(model, norm=self._blend)
-        self._plain = FastModel(model)
-        self.reset()
-
-    def reset(self) -> None:
-        """Forgets the stream."""
-        self._known = _Means()
-        self._newest = _Means()
-        self._statistics: Weights = {}
-        self._weight = self.prior
+    adapter: Adapter
+    optimizer: OptimizerFactory
+    lr: float
+    steps: int
+    online: bool = True  # if not, every batch starts from the trained weights
+    _functional: FunctionalModel
+    _descent: InnerOptimizer | None
+    _kept: dict[str, Tensor]  # before this batch
+    _resumed: dict[str, Tensor]
 
     def __call__(self, x: Any) -> Adaptation:
-        first = self._drift(x)
-        if self._drifted(first):
-            return self._adapted(x, first)
-        return first
+        x, _ = prepared(x, self._functional)
+        with self._functional.session() as run:
+            neutral = self.adapter.neutral(x)
+            if not self.online:
+                once = run.descent(x, neutral, self.optimizer, self.lr)
+                return self._answer(run, once, x, neutral)
+            descent = self._descent or self._begin(run, x, neutral)
+            for name, leaf in descent.weights.items():
+                now = run.source[name]
+                if (now.dtype, now.device, now.shape) != (leaf.dtype, leaf.device, leaf.shape):
+                    raise IT3Error("its type or device has changed: call reset() to begin anew")
+            self._kept = descent.state()
+            try:
+                answer = self._answer(run, descent, x, neutral)
+                if answer.fallback is not None:
+                    self._undo()
+                return answer
+            except BaseException:  # half a batch is no state to go on from
+                self._undo()
+                raise
+            finally:
+                self._kept = {}
 
-    def _drifted(self, answer: Drifted) -> bool:
-        """Takes the batch's means to the stream's, and tells whether these are unusual."""
-        batch = _Means([one.mean(0) for one in answer.means], len(answer.initial))
-        if not bool(torch.isfinite(_size(batch.means))):
-            return False  # nothing to remember
-        before = self._known.and_also(self._newest)
-        whole = before.and_also(batch).at_most(self.memory)
-        newest = self._newest.and_also(batch)
-        self._newest = newest
-        if newest.count >= _ENOUGH:
-            if self._known.count and self.gate.opens(self._known.apart(newest)):
-                self.reset()
-                before, whole = _Means(), newest.at_most(self.memory)
-            self._known, self._newest = whole, _Means()
-        return self.gate.opens(whole.drift()) and (not before.count or before.nearer_to(batch))
+    def _answer(self, run: Session, descent: InnerOptimizer, x: Any, neutral: Tensor) -> Adaptation:
+        raise NotImplementedError
 
-    def _adapted(self, x: Any, first: Drifted) -> Adaptation:
-        size, y0 = len(first.initial), first.initial
-        self._blend.share = size / (self._weight + size)
-        with self._fast.session() as run, torch.no_grad():
-            answer = run(x, self.adapter.neutral(x), self._statistics)
-        if not bool(torch.isfinite(answer).all()):
-            self.reset()
-            return Adaptation(y0.clone(), y0, 0, not_finite(y0), before=first.before)
-        self._statistics = dict(self._blend.found)
-        self._weight = min(self._weight + size, float(self.memory))
-        error = partial(idempotence_error, self._plain, self.adapter, x, answer, self._statistics)
-        return Adaptation(answer, y0, 0, before=first.before, after=error)
+    def _stepped(
+        self, run: Session, descent: InnerOptimizer, x: Any, neutral: Tensor,
+        loss: Callable[[Tensor], Tensor | None],
+    ) -> Adaptation:  # fmt: skip
+        """The answer after steps on a loss of the answers; one of None ends them."""
+        taken, steps = 0, self.steps if self.lr else 0
+        with torch.set_grad_enabled(steps > 0):
+            y = run(x, neutral, descent.weights)
+        y0 = y.detach()
+        for left in reversed(range(steps)):
+            value = loss(y)
+            if value is None:
+                break
+            descent.step(value)
+            taken += 1
+            if left or not self.online:
+                with torch.set_grad_enabled(left > 0):
+                    y = run(x, neutral, descent.weights)
+        sound = descent.finite() and bool(torch.isfinite(y).all())
+        return outcome(self._functional, self.adapter, x, y.detach().clone(), y0, taken, sound)
 
+    def reset(self) -> None:
+        """Starts anew from the network as it was trained."""
+        self._descent, self._kept, self._resumed = None, {}, {}
 
-class _Means:
-    """What batch norms saw of some instances: their means, and how many these are."""
+    def _undo(self) -> None:
+        """Takes this batch's steps back."""
+        if self._descent is not None and self._kept:
+            self._descent.restore(self._kept)
 
-    def __init__(self, means: Sequence[Tensor] = (), count: int = 0) -> None:
-        self.means = list(means)
-        self.count = count
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that the stream has left behind, as named tensors that safetensors can store."""
+        return dict(self._resumed) if self._descent is None else self._descent.state()
 
-    def and_also(self, other: _Means) -> _Means:
-        """Of both together."""
-        if not self.count or not other.count:
-            return self if self.count else other
-        share = other.count / (self.count + other.count)
-        both = [torch.lerp(*pair, share) for pair in zip(self.means, other.means, strict=True)]
-        return _Means(both, self.count + other.count)
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Goes on where `state_dict` was taken: the next answers are the same, bit for bit."""
+        shapes = {k: p.shape for k, p in self._functional.module.named_parameters()}
+        for name, value in under("weights.", state).items():
+            if shapes.get(name) != value.shape:
+                raise IT3Error(f"{name} is of another network: make the method with the same one")
+        self.reset()
+        self._resumed = {name: value.detach().clone() for name, value in state.items()}
 
-    def at_most(self, count: int) -> _Means:
-        """The same, counting as so many: what comes next then weighs more."""
-        return _Means(self.means, min(self.count, count))
-
-    def drift(self) -> Tensor:
-        """As `Drifted.drift`, of all of them."""
-        return self.count * _size(self.means)
-
-    def apart(self, other: _Means) -> Tensor:
-        """The same of the difference, as large for two usual parts as for one usual instance."""
-        return self.count * other.count / (self.count + other.count) * self._gap(other)
-
-    def nearer_to(self, other: _Means) -> bool:
-        """Whether these others are nearer to them than to the training data, whose means are 0."""
-        return bool(self._gap(other) < _size(other.means))
-
-    def _gap(self, other: _Means) -> Tensor:
-        return _size([one - two for one, two in zip(self.means, other.means, strict=True)])
+    def _begin(self, run: Session, x: Any, neutral: Tensor) -> InnerOptimizer:
+        descent = InnerOptimizer(run.chosen(x, neutral), self.optimizer, self.lr)
+        if self._resumed:
+            like = next(iter(descent.weights.values()))
+            if any(v.dtype != like.dtype for k, v in self._resumed.items() if k[:8] == "weights."):
+                raise IT3Error(f"this state is not of {like.dtype}, as the network's weights are")
+            descent.restore({k: v.to(like.device) for k, v in self._resumed.items()})
+            self._resumed = {}
+        self._descent = descent
+        return descent
 
 
-def _size(means: Sequence[Tensor]) -> Tensor:
-    """The mean square over channels and layers."""
-    return torch.stack([one.square().mean() for one in means]).mean().view(1)
+def entropy(logits: Tensor) -> Tensor:
+    """H(ŷ) = −Σ p(ŷ_c) log p(ŷ_c), one number per instance."""
+    if logits.dim() < 2 or logits.shape[1] < 2:
+        raise IT3Error(f"logits must be of two classes or more, not of shape {tuple(logits.shape)}")
+    log_p = logits.log_softmax(1)
+    return -(log_p.exp() * log_p).sum(1)

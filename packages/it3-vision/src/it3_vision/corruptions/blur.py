@@ -13,17 +13,6 @@ from scipy import sparse
 
 from it3_vision.corruptions.kinds import Floats, Images, Kind, Random, finish, unit
 
-__all__ = [
-    "DEFOCUS_BLUR",
-    "GAUSSIAN_BLUR",
-    "GLASS_BLUR",
-    "MOTION_BLUR",
-    "ZOOM_BLUR",
-    "smooth",
-    "streak",
-    "zoom",
-]
-
 _SMALL = 64 * 64  # pixels up to which one sparse matrix holds a whole zoom blur
 
 
@@ -52,24 +41,21 @@ def glass_blur(images: Images, c: tuple[float, int, int], random: Random) -> Ima
     rows = np.arange(height - reach, reach, -1)
     columns = np.arange(width - reach, reach, -1)
     if len(rows) and len(columns):
-        place = (rows[:, None] * width + columns).ravel()
-        steps = np.stack(
-            [g.integers(-reach, reach, (rounds, len(place), 2), dtype=np.int8) for g in random]
-        ).astype(np.int32)
+        turns = (rows[:, None] * width + columns).ravel()
+        drawn = (rounds, len(turns), 2)
+        steps = np.stack([g.integers(-reach, reach, drawn, dtype=np.int8) for g in random])
+        steps = steps.astype(np.int32)
         jump = steps[..., 1] * width + steps[..., 0]  # dx is drawn first, then dy
         for number in range(rounds):
-            source = _copied_from(place, jump[:, number], height * width)
+            source = _copied_from(turns, jump[:, number], height * width)
             x = np.take_along_axis(x, source[..., None], axis=1)
     return finish(np.stack([smooth(one, sigma) for one in unit(x.reshape(images.shape))]))
 
 
 def motion_blur(images: Images, c: tuple[int, float], random: Random) -> Images:
     """A streak in a direction of up to 45° from the horizontal."""
-    radius, sigma = c
-    out = np.empty_like(images)
-    for one, generator, blurred in zip(images, random, out, strict=True):
-        blurred[...] = streak(one, radius, sigma, generator.uniform(-45, 45))
-    return out
+    pairs = zip(images, random, strict=True)
+    return np.stack([streak(one, *c, generator.uniform(-45, 45)) for one, generator in pairs])
 
 
 def zoom_blur(images: Images, c: tuple[float, ...], random: Random) -> Images:
@@ -92,15 +78,7 @@ def zoom_blur(images: Images, c: tuple[float, ...], random: Random) -> Images:
 def smooth(
     x: Floats, sigma: float, border: int = cv2.BORDER_REPLICATE, truncate: float = 4.0
 ) -> Floats:
-    """A Gaussian filter of one image, (H, W) or (H, W, C), with scipy's and skimage's kernel.
-
-    Example:
-        >>> import numpy as np
-        >>> from scipy.ndimage import gaussian_filter
-        >>> x = np.random.default_rng(0).random((9, 5))
-        >>> bool(np.allclose(smooth(x, 1.5), gaussian_filter(x, 1.5, mode="nearest")))
-        True
-    """
+    """A Gaussian filter of one image, (H, W) or (H, W, C), with scipy's and skimage's kernel."""
     if sigma <= 0:
         return x
     kernel = _gaussian(sigma, int(truncate * sigma + 0.5))
@@ -111,17 +89,8 @@ def smooth(
 def streak(image: Images, radius: int, sigma: float, angle: float) -> Images:
     """Motion blur as ImageMagick, which the benchmark calls, does it; the angle is in degrees.
 
-    Half a Gaussian, laid on 2·radius + 1 whole pixels of a line that starts at the pixel; pixels
-    beyond the border are the nearest ones within.
-
-    Example:
-        >>> import numpy as np
-        >>> dot = np.zeros((1, 9), dtype=np.uint8)
-        >>> dot[0, 8] = 255
-        >>> streak(dot, radius=2, sigma=1, angle=180.0)[0].tolist()
-        [0, 0, 0, 0, 0, 0, 0, 0, 145]
-        >>> streak(dot, radius=2, sigma=1, angle=0.0)[0].tolist()
-        [0, 0, 0, 0, 0, 2, 21, 110, 255]
+    Half a Gaussian, laid on 2·radius + 1 whole pixels of a line that starts at the pixel; outside
+    the border, the nearest pixels inside count.
     """
     width = 2 * radius + 1
     steps = np.arange(width)
@@ -136,21 +105,13 @@ def streak(image: Images, radius: int, sigma: float, angle: float) -> Images:
     wide = cv2.copyMakeBorder(image, up, below, left, beside, near).astype(np.float32)
     height, length = image.shape[:2]
     total = np.zeros(image.shape, dtype=np.float32)
-    for dx, dy, weight in zip(
-        (right + left).tolist(), (down + up).tolist(), weights.tolist(), strict=True
-    ):
+    for dx, dy, weight in zip(right + left, down + up, weights.tolist(), strict=True):
         cv2.scaleAdd(wide[dy : dy + height, dx : dx + length], weight, total, total)
     return np.rint(np.minimum(total, 255)).astype(np.uint8)
 
 
 def zoom(x: Floats, factor: float) -> Floats:
-    """The middle of images (N, H, W, ...) enlarged to their size, linearly, with scipy's grid.
-
-    Example:
-        >>> import numpy as np
-        >>> zoom(np.arange(5.0)[None, :, None] * np.ones((1, 5, 5)), 2.0)[0, :, 0].tolist()
-        [1.0, 1.4, 1.8, 2.2, 2.6]
-    """
+    """The middle of images (N, H, W, ...) enlarged to their size, linearly, with scipy's grid."""
     for axis in (1, 2):
         low, high, part = _grid(x.shape[axis], factor)
         part = part.reshape(-1, *[1] * (x.ndim - 1 - axis)).astype(x.dtype)
@@ -209,17 +170,17 @@ def _disk(radius: float, alias: float) -> Floats:
 
 
 def _copied_from(
-    place: NDArray[np.int64], jump: NDArray[np.int32], pixels: int
+    turns: NDArray[np.int64], jump: NDArray[np.int32], pixels: int
 ) -> NDArray[np.int64]:
-    """Where each pixel's value comes from, when those at `place` copy from afar, one by one.
+    """Where each pixel's value comes from, when those of `turns` copy from afar, one by one.
 
     A pixel that copies from one whose turn was before gets what that one got: chains, which are
     followed for all pixels at once, in twice as long steps each time.
     """
     source = np.tile(np.arange(pixels), (len(jump), 1))
-    source[:, place] += jump
-    turn = np.full(pixels, len(place))  # those that never copy keep their value
-    turn[place] = np.arange(len(place))
+    source[:, turns] += jump
+    turn = np.full(pixels, len(turns))  # those that never copy keep their value
+    turn[turns] = np.arange(len(turns))
     follow = turn[source] < turn
     # A chain's next link, or the pixel itself where the chain ends.
     link = np.where(follow, source, np.arange(pixels))
@@ -230,36 +191,30 @@ def _copied_from(
         link = further
 
 
-GAUSSIAN_BLUR = Kind(gaussian_blur, cifar=(0.4, 0.6, 0.7, 0.8, 1), imagenet=(1, 2, 3, 4, 6))
-DEFOCUS_BLUR = Kind(  # radius, blur of the edge
-    defocus_blur,
-    cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-    imagenet=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
-)
-GLASS_BLUR = Kind(  # sigma, reach of a displacement, rounds
-    glass_blur,
-    cifar=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
-    imagenet=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-)
-MOTION_BLUR = Kind(  # radius, sigma
-    motion_blur,
-    cifar=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
-    imagenet=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
-)
+def _factors(step: float, *stops: float) -> list[tuple[float, ...]]:
+    return [tuple(np.arange(1, stop, step).tolist()) for stop in stops]
 
 
-def _factors(stop: float, step: float) -> tuple[float, ...]:
-    return tuple(np.arange(1, stop, step).tolist())
-
-
-ZOOM_BLUR = Kind(  # the zooms
-    zoom_blur,
-    cifar=tuple(_factors(stop, 0.01) for stop in (1.06, 1.11, 1.16, 1.21, 1.26)),
-    imagenet=(
-        _factors(1.11, 0.01),
-        _factors(1.16, 0.01),
-        _factors(1.21, 0.02),
-        _factors(1.26, 0.02),
-        _factors(1.31, 0.03),
+KINDS = {
+    "defocus_blur": Kind(  # radius, blur of the edge
+        defocus_blur,
+        cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        imagenet=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     ),
-)
+    "glass_blur": Kind(  # sigma, reach of a displacement, rounds
+        glass_blur,
+        cifar=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        imagenet=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    ),
+    "motion_blur": Kind(  # radius, sigma
+        motion_blur,
+        cifar=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        imagenet=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+    ),
+    "zoom_blur": Kind(  # the zooms
+        zoom_blur,
+        cifar=(*_factors(0.01, 1.06, 1.11, 1.16, 1.21, 1.26),),
+        imagenet=(*_factors(0.01, 1.11, 1.16), *_factors(0.02, 1.21, 1.26), *_factors(0.03, 1.31)),
+    ),
+    "gaussian_blur": Kind(gaussian_blur, cifar=(0.4, 0.6, 0.7, 0.8, 1), imagenet=(1, 2, 3, 4, 6)),
+}

@@ -5,35 +5,65 @@ Every file is written whole or not at all, so that a run that was killed goes on
 
 from __future__ import annotations
 
+import io
+import multiprocessing
+import signal
 import zlib
-from collections.abc import Sequence
-from concurrent.futures import Executor
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+import cv2
 import numpy as np
+from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
+from PIL import Image
 
 from it3_core import IT3Error
-from it3_core.progress import Progress
-from it3_vision.corruptions.applying import CORRUPTIONS, constants, generator
-from it3_vision.corruptions.copies import write_copies
-from it3_vision.corruptions.files import prepare, write
-from it3_vision.corruptions.job import Corrupted, Job
-from it3_vision.corruptions.kinds import Benchmark, benchmark_for
-from it3_vision.corruptions.stacks import write_stacks
-from it3_vision.corruptions.workers import pool
-from it3_vision.data import BadImage, ImageSet
-
-__all__ = ["BAD_IMAGES", "Corrupted", "corrupt_set", "pool"]
+from it3_core.io import files
+from it3_core.io.output import OutputFolder, open_output
+from it3_core.io.progress import Progress
+from it3_vision.corruptions import CORRUPTIONS, benchmark_for, corrupt_all
+from it3_vision.corruptions.kinds import Benchmark
+from it3_vision.data import BadImage, ImageSet, fit_to
+from it3_vision.data.arrays import LABELS, SEVERITIES
 
 BAD_IMAGES = "bad_images.txt"
 
+_AT_ONCE = 256  # images of an array that one task takes
+_UNDER_WAY = 8  # tasks that wait or run at the same time
+
+
+@dataclass
+class Run:
+    """What to corrupt, how, and where to write it; and how much of that was done."""
+
+    images: ImageSet
+    rows: NDArray[np.int64]  # those that are wanted
+    output: OutputFolder
+    names: tuple[str, ...]
+    severities: tuple[int, ...]
+    benchmark: Benchmark
+    seed: int
+    size: int | None
+    written: int = 0  # corrupted images
+    before: int = 0  # those that were there already
+    bad: list[str] = field(default_factory=list)  # images that can't be read, and why
+
+    def options(self, name: str, severity: int, numbers: list[int]) -> dict[str, Any]:
+        found = {"name": name, "severity": severity, "numbers": numbers}
+        return found | {"benchmark": self.benchmark, "seed": self.seed}
+
 
 def corrupt_set(
-    images: ImageSet | NDArray[np.uint8],
-    out: str | Path,
+    images: ImageSet,
+    out: files.FilePath,
     names: Sequence[str] = CORRUPTIONS,
     severities: Sequence[int] = (1, 2, 3, 4, 5),
     *,
@@ -41,139 +71,197 @@ def corrupt_set(
     seed: int = 0,
     limit: int | None = None,
     size: int | None = None,
-    executor: Executor | None = None,
+    workers: int = 1,
+    inputs: Sequence[files.FilePath] = (),  # which `out` must not lie in
     progress: bool = False,
-) -> Corrupted:
+) -> Run:
     """Writes a corrupted copy of a set of images; run again, it goes on where it was.
 
-    An array, or a set whose images are rows of one, becomes CIFAR-10-C's layout: NAME.npy with
-    the severities one after the other, and labels.npy. Files become ImageNet-C's:
-    NAME/SEVERITY/CLASS/FILE, JPEG of quality 85 where they were JPEG, else PNG; without classes,
-    NAME/SEVERITY/FILE.
-
-    Args:
-        images: what `open_images` gives, or an array (N, H, W, 3) or (N, H, W).
-        out: a folder that is new, empty, or of an earlier run with the same settings.
-        names: which corruptions.
-        severities: which severities.
-        benchmark: whose constants; "auto" takes CIFAR's up to 84 pixels, else ImageNet's.
-        seed: of everything that is random. An image gets the same, whatever the limit.
-        limit: corrupt only so many, spread evenly over the set.
-        size: cut files to a square of this side first; the benchmark's ImageNet-C has 224.
-        executor: where to work; here and now if not given. `pool` makes one.
-        progress: whether to show on standard error how far it is.
-
-    Example:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> images = np.zeros((10, 32, 32, 3), dtype=np.uint8)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     done = corrupt_set(images, folder, ["fog", "frost"], [3, 5])
-        ...     np.load(f"{folder}/fog.npy", mmap_mode="r").shape, done.written, done.benchmark
-        ((20, 32, 32, 3), 40, 'cifar')
+    The options and layouts are those of `it3-vision corrupt`. Files are JPEG of quality 85 where
+    they were JPEG, else PNG. An image is corrupted alike, whatever the limit.
     """
-    chosen = images if isinstance(images, ImageSet) else ImageSet.from_array(images)
-    if not len(chosen):
+    names, severities = tuple(dict.fromkeys(names)), tuple(sorted(set(severities)))
+    count = min(len(images), limit or len(images))
+    if not count:
         raise IT3Error("there are no images to corrupt")
-    if not names or not severities:
-        raise IT3Error("name at least one corruption and one severity")
-    for name in names:
-        for severity in severities:
-            constants(name, severity)
-    if limit is not None and limit < 1:
-        raise IT3Error(f"limit must be at least 1, but is {limit}")
-    count = min(len(chosen), limit or len(chosen))
-    rows = np.arange(count) * len(chosen) // count
-    job = Job(
-        chosen,
-        rows,
-        Path(out),
-        tuple(dict.fromkeys(names)),
-        tuple(sorted(set(severities))),
-        _settled(benchmark, chosen, rows, size),
-        seed,
-        size,
-        executor,
-    )
-    generator(seed, 0, "")  # says so if the seed is none
-    return _run(job, progress)
-
-
-def _run(job: Job, progress: bool) -> Corrupted:
-    done = Corrupted(benchmark=job.benchmark)
-    total = len(job.rows) * len(job.names) * len(job.severities)
+    rows = np.arange(count) * len(images) // count
+    kind = benchmark if benchmark != "auto" else benchmark_for(size or _side(images, rows))
+    stacked = images.array is not None
+    settings: dict[str, Any] = {
+        "layout": "CIFAR-10-C" if stacked else "ImageNet-C",
+        "benchmark": kind,
+        "seed": seed,
+        "images": count,
+        "checksum": _checksum(images, rows),
+        # Files stand alone, but stacks need all the same severities.
+        **({"severities": list(severities)} if stacked else {"size": size}),
+    }
+    stacks = [LABELS, SEVERITIES, *(f"{name}.npy" for name in names)] if stacked else []
+    output = open_output(out, "corrupt", settings, files=[BAD_IMAGES, *stacks], inputs=inputs)
+    run = Run(images, rows, output, names, severities, kind, seed, size)
+    total = count * len(names) * len(severities)
     bar = Progress(total, "corrupt", progress)
+    executor = None if workers == 1 else _processes(workers)
     try:
-        prepare(job.out, _notes(job))
-        for count in write_stacks(job, done) if job.array else write_copies(job, done, bar.say):
-            bar.show(count, f"{count:,}/{total:,} images")
-        bar.show(total, f"{total:,} images", last=True)
-        if len(done.bad) == len(job.rows):
-            raise IT3Error(f"none of the {len(job.rows)} images can be read: {done.bad[0]}")
-        if done.bad:
-            write(job.out / BAD_IMAGES, "".join(f"{bad}\n" for bad in done.bad).encode())
+        for reached in _stacks(run, executor) if stacked else _copies(run, executor):
+            bar.show(reached, f"{reached:,}/{total:,} images")
     except BrokenProcessPool:
         raise IT3Error(
             "a worker was killed, perhaps for want of memory: nothing finished is lost, run "
             "the same command again, with fewer workers"
         ) from None
-    except OSError as problem:
-        raise IT3Error(
-            f"can't write into {job.out} ({problem.strerror or problem}): nothing finished is "
-            "lost, mend that and run the same command again"
-        ) from None
     finally:
         bar.close()
-    return done
+        if executor is not None:
+            executor.shutdown(cancel_futures=True)
+    if len(run.bad) == count:
+        raise IT3Error(f"none of the {count} images can be read: {run.bad[0]}")
+    if run.bad:
+        output.write_text(BAD_IMAGES, "".join(f"{bad}\n" for bad in run.bad))
+    return run
 
 
-def _notes(job: Job) -> dict[str, Any]:
-    """What must be the same for a folder to be gone on with."""
-    notes: dict[str, Any] = {
-        "made by": "it3-vision corrupt",
-        "layout": "CIFAR-10-C" if job.array else "ImageNet-C",
-        "benchmark": job.benchmark,
-        "seed": job.seed,
-        "images": len(job.rows),
-    }
-    if job.array:  # files stand alone, but stacks need all the same severities
-        notes["severities"] = list(job.severities)
-    elif job.size is not None:
-        notes["size"] = job.size
-    notes["checksum"] = _checksum(job)
-    return notes
+def _side(images: ImageSet, rows: NDArray[np.int64]) -> int:
+    """The longer side of the first image that can be read; 0 where none can."""
+    for row in rows.tolist():
+        with suppress(BadImage):
+            return int(max(images.image(row).shape[:2]))
+    return 0
 
 
-def _checksum(job: Job) -> int:
+def _checksum(images: ImageSet, rows: NDArray[np.int64]) -> int:
     """Of the labels, and of the pixels or the files' names: another set is noticed."""
-    total = zlib.crc32(job.images.labels[job.rows].tobytes())
-    for rows in job.parts():
-        if job.array:
-            total = zlib.crc32(job.pixels(rows).tobytes(), total)
-        else:
-            names = "\n".join(job.images.names[int(row)] for row in rows)
-            total = zlib.crc32(names.encode(errors="surrogateescape"), total)
+    total = zlib.crc32(images.labels[rows].tobytes())
+    if images.array is None:
+        names = "\n".join(images.names[row] for row in rows.tolist())
+        return zlib.crc32(names.encode(errors="surrogateescape"), total)
+    for some in _parts(rows):
+        total = zlib.crc32(images.array(some).tobytes(), total)
     return total
 
 
-def _settled(
-    benchmark: Benchmark | Literal["auto"],
-    images: ImageSet,
-    rows: NDArray[np.int64],
-    size: int | None,
-) -> Benchmark:
-    """What "auto" means, by the first image that can be read."""
-    if benchmark == "cifar":
-        return "cifar"
-    if benchmark == "imagenet":
-        return "imagenet"
-    if benchmark != "auto":
-        raise IT3Error(f"benchmark must be cifar, imagenet or auto, but is {benchmark!r}")
-    if size is not None:
-        return benchmark_for(size)
-    for row in rows.tolist():
-        try:
-            return benchmark_for(max(images.image(row).shape[:2]))
-        except BadImage:
+def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    return [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
+
+
+def _stacks(run: Run, executor: Executor | None) -> Iterator[int]:
+    """Writes CIFAR-10-C's layout, and says after each part how many images are there."""
+    read = run.images.array
+    assert read is not None
+    labels = np.tile(run.images.labels[run.rows], len(run.severities))
+    small = labels.min() >= 0 and labels.max() < 256  # as published
+    with run.output.writing(LABELS) as path:
+        files.write_npy(path, labels.astype("u1" if small else "i8"))
+    notes = {"severities": list(run.severities), "classes": list(run.images.classes)}
+    run.output.write_json(SEVERITIES, notes)
+    shape = (len(labels), *read(run.rows[:1]).shape[1:])
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    for name in run.names:
+        if (run.output.path / f"{name}.npy").exists():
+            run.before += len(labels)
+            yield run.before + run.written
             continue
-    raise IT3Error("none of the images can be read")
+        tasks = (
+            (None, read(some), run.options(name, severity, some.tolist()))
+            for severity, some in product(run.severities, _parts(run.rows))
+        )
+        with run.output.writing(f"{name}.npy") as path, files.writing(path) as stream:
+            write_array_header_1_0(stream, header)
+            for part in _in_order(executor, tasks):
+                stream.write(part.tobytes())
+                run.written += len(part)
+                yield run.before + run.written
+
+
+def _copies(run: Run, executor: Executor | None) -> Iterator[int]:
+    """Writes ImageNet-C's layout, and says after each file how many are there."""
+    targets, each = _targets(run), len(run.names) * len(run.severities)
+
+    def tasks() -> Iterator[tuple[Any, ...]]:
+        for row, target in zip(run.rows.tolist(), targets, strict=True):
+            todo = [
+                (name, severity, path)
+                for name, severity in product(run.names, run.severities)
+                if not (path := run.output.path / name / str(severity) / target).exists()
+            ]
+            run.before += each - len(todo)
+            if not todo:
+                continue
+            try:
+                image = run.images.image(row)
+            except BadImage as bad:
+                run.bad.append(str(bad))
+                continue
+            if run.size is not None:
+                image = fit_to(image, run.size)
+            for name, severity, path in todo:
+                yield path, image[None], run.options(name, severity, [row])
+
+    for _ in _in_order(executor, tasks()):
+        run.written += 1
+        yield run.written + run.before + each * len(run.bad)
+
+
+def _work(path: Path | None, pixels: NDArray[np.uint8], options: dict[str, Any]) -> Any:
+    """Corrupted images; where there is a path, the only one of them is written there instead."""
+    made = corrupt_all(pixels, **options)
+    if path is None:
+        return made
+    content, png = io.BytesIO(), path.suffix.lower() == ".png"
+    how = {"format": "PNG"} if png else {"format": "JPEG", "quality": 85, "optimize": True}
+    Image.fromarray(made[0]).save(content, **how)
+    files.make_folder(path.parent)
+    return files.write_bytes(path, content.getvalue(), durable=False)
+
+
+def _targets(run: Run) -> list[PurePosixPath]:
+    """CLASS/FILE of each image; one that is neither JPEG nor PNG gets a second suffix, .png."""
+    targets = [_target(run.images, row) for row in run.rows.tolist()]
+    twice, number = Counter(targets).most_common(1)[0]
+    if number > 1:
+        raise IT3Error(f"two images would both be written as {twice}: rename one of them")
+    for folder in {target.parent for target in targets}:
+        for name, severity in product(run.names, run.severities):
+            there = run.output.check(f"{name}/{severity}/{folder}/_").parent  # refuses links
+            for left in there.glob(".*.tmp"):  # of a killed run
+                files.remove_leftovers(there / left.name[1:].rsplit(".", 2)[0])
+    return targets
+
+
+def _target(images: ImageSet, row: int) -> PurePosixPath:
+    """CLASS/FILE of an image, without the split that may come before the class."""
+    name, label = PurePosixPath(images.names[row]), int(images.labels[row])
+    folder = images.classes[label] if label >= 0 else ""
+    inner = name.parts[name.parts.index(folder) + 1 :] if folder in name.parts else (name.name,)
+    target = PurePosixPath(folder, *inner)
+    if target.is_absolute() or ".." in target.parts:
+        raise IT3Error(f"{name} would be written outside the folder: rename its class")
+    kept = target.suffix.lower() in (".jpg", ".jpeg", ".png")
+    return target if kept else target.with_name(f"{target.name}.png")
+
+
+def _processes(workers: int) -> Executor:
+    """So many processes to work on."""
+    # Not forked from this process, which may have threads; from one that only imports.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    executor = ProcessPoolExecutor(workers, context, initializer=cv2.setNumThreads, initargs=(1,))
+    # Processes that start here never hear Ctrl-C: this one tells them to stop.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    wait([executor.submit(int) for _ in range(workers)])
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return executor
+
+
+def _in_order(executor: Executor | None, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """The results, in the order of the tasks; only so many are under way at a time."""
+    if executor is None:
+        yield from (_work(*task) for task in tasks)
+        return
+    under_way: deque[Future[Any]] = deque()
+    for task in tasks:
+        under_way.append(executor.submit(_work, *task))
+        if len(under_way) >= _UNDER_WAY:
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import json
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from it3_core import IT3Error
+from it3_core.io.typed import read_json
 from it3_vision.data.images import Pixels
-from it3_vision.data.sets import ImageSet
-from it3_vision.data.sources import ArraySource
-
-__all__ = ["CIFAR10", "cifar_files", "mnist_files", "read_cifar", "read_mnist", "read_stack"]
+from it3_vision.data.sets import ArraySource, ImageSet
 
 CIFAR10 = (
     *("airplane", "automobile", "bird", "cat", "deer"),
@@ -29,9 +27,9 @@ LABELS = "labels.npy"
 SEVERITIES = "severities.json"
 
 _SIDE = 32
+_NOTES = 'it must read like {"severities": [1, 3, 5]}'
 _MNIST = {"train": "train", "test": "t10k"}
-_CHUNK = 16 * 2**20
-_MOST_BYTES = 8 * 2**30  # what an IDX header may promise
+_MOST_BYTES = 2 * 2**30  # what an IDX header may promise
 
 
 def named(
@@ -42,7 +40,7 @@ def named(
 ) -> ImageSet:
     """A set whose labels follow the wanted classes: by name where the names are known.
 
-    Without names of its own, an array's labels are places in the wanted classes.
+    Without names of its own, an array's labels are indices of the wanted classes.
     """
     if known is None or wanted is None:
         return ImageSet.from_array(source.pixels, labels, wanted or known, source.title)
@@ -51,10 +49,9 @@ def named(
             f"{source.title} has labels from {labels.min()} to {labels.max()}, but there are only "
             f"{len(known)} classes: its labels are damaged or of another set"
         )
-    place = {name: i for i, name in enumerate(wanted)}
-    used = [known[i] for i in np.unique(labels[labels >= 0])]
-    check_known(source.title, used, wanted)
-    to = np.asarray([*(place.get(name, -1) for name in known), -1])  # −1 stays −1
+    index = {name: i for i, name in enumerate(wanted)}
+    check_known(source.title, [known[i] for i in np.unique(labels[labels >= 0])], wanted)
+    to = np.asarray([*(index.get(name, -1) for name in known), -1])  # −1 stays −1
     return ImageSet(source, to[labels], wanted)
 
 
@@ -91,17 +88,14 @@ def read_cifar(folder: Path, split: str, wanted: Sequence[str] | None) -> ImageS
     """One split of CIFAR-10 or CIFAR-100 (fine labels)."""
     files = cifar_files(folder)[split]
     fine = files[0].name in ("train.bin", "test.bin")
-    classes = _lines(folder / ("fine_label_names.txt" if fine else "batches.meta.txt"))
-    if not classes:
-        classes = [str(i) for i in range(100)] if fine else list(CIFAR10)
+    classes = [str(i) for i in range(100)] if fine else list(CIFAR10)
+    with suppress(OSError, UnicodeDecodeError):
+        names = folder / ("fine_label_names.txt" if fine else "batches.meta.txt")
+        classes = names.read_text(encoding="utf-8").strip().splitlines() or classes
     head = 2 if fine else 1
     records = [_records(file, head + 3 * _SIDE**2) for file in files]
-    pixels = np.empty((sum(map(len, records)), _SIDE, _SIDE, 3), np.uint8)
-    done = 0
-    for part in records:
-        planes = part[:, head:].reshape(-1, 3, _SIDE, _SIDE)
-        pixels[done : done + len(part)] = planes.transpose(0, 2, 3, 1)
-        done += len(part)
+    planes = [part[:, head:].reshape(-1, 3, _SIDE, _SIDE) for part in records]
+    pixels = np.ascontiguousarray(np.concatenate(planes).transpose(0, 2, 3, 1))
     labels = np.concatenate([part[:, head - 1] for part in records]).astype(np.int64)
     return named(ArraySource(pixels, split), labels, classes, wanted)
 
@@ -119,14 +113,6 @@ def _records(file: Path, length: int) -> NDArray[np.uint8]:
         raise IT3Error(f"{file} can't be read ({error.strerror}): unpack the set anew") from None
 
 
-def _lines(file: Path) -> list[str]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return []
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
 # CIFAR-10-C: one array for each corruption, its severities one after the other, and labels.npy.
 
 
@@ -137,9 +123,18 @@ def read_stack(
     pixels = ArraySource(read_npy(folder / f"{corruption}.npy"), f"{corruption}.npy").pixels
     if not pixels.size:
         raise IT3Error(f"{folder / corruption}.npy holds no images: its shape is {pixels.shape}")
-    title, labels = corruption, _labels(folder / LABELS)
+    title, levels = corruption, stack_severities(folder)
+    labels = _labels(folder / LABELS)
+    if labels is None:
+        labels = np.full(len(pixels), -1)
+    elif len(labels) * len(levels) == len(pixels):  # given once for all
+        labels = np.tile(labels, len(levels))
+    if len(labels) != len(pixels):
+        raise IT3Error(
+            f"{folder / LABELS} has {len(labels):,} labels for the {len(pixels):,} images of "
+            f"{corruption}.npy"
+        )
     if severity is not None:
-        levels = stack_severities(folder)
         if severity not in levels:
             raise IT3Error(f"{folder} has the severities {levels}, not {severity}")
         each, rest = divmod(len(pixels), len(levels))
@@ -149,20 +144,11 @@ def read_stack(
                 f"its {len(levels)} severities: say which there are in {SEVERITIES} "
                 f'({{"severities": [5]}})'
             )
-        start = levels.index(severity) * each
-        if labels is not None and len(labels) == len(pixels):
-            labels = labels[start : start + each]
-        pixels, title = pixels[start : start + each], f"{corruption}/{severity}"
-    if labels is None:
-        labels = np.full(len(pixels), -1)
-    elif severity is None and len(labels) * len(stack_severities(folder)) == len(pixels):
-        labels = np.tile(labels, len(pixels) // len(labels))
-    if len(labels) != len(pixels):
-        raise IT3Error(
-            f"{folder / LABELS} has {len(labels):,} labels for the {len(pixels):,} images of "
-            f"{corruption}.npy"
-        )
-    return named(ArraySource(pixels, title), labels, _stack_classes(folder), wanted)
+        level = slice(levels.index(severity) * each, (levels.index(severity) + 1) * each)
+        pixels, labels, title = pixels[level], labels[level], f"{corruption}/{severity}"
+    published = list(CIFAR10) if folder.resolve().name.casefold() == "cifar-10-c" else None
+    classes = _notes(folder).get("classes", published)
+    return named(ArraySource(pixels, title), labels, classes, wanted)
 
 
 def stack_corruptions(folder: Path) -> list[str]:
@@ -176,30 +162,19 @@ def stack_corruptions(folder: Path) -> list[str]:
 def stack_severities(folder: Path) -> list[int]:
     """1 to 5, as published, unless severities.json says otherwise."""
     levels = _notes(folder).get("severities", [1, 2, 3, 4, 5])
-    good = isinstance(levels, list) and levels and all(type(level) is int for level in levels)
-    if not good or len(set(levels)) < len(levels):
-        raise IT3Error(f'{folder / SEVERITIES} must read like {{"severities": [1, 3, 5]}}')
-    return list(levels)
+    if not levels or len(set(levels)) < len(levels):
+        raise IT3Error(f"{folder / SEVERITIES} is damaged: {_NOTES}")
+    return levels
 
 
-def _stack_classes(folder: Path) -> list[str] | None:
-    classes = _notes(folder).get("classes")
-    if isinstance(classes, list) and all(isinstance(name, str) for name in classes):
-        return classes
-    return list(CIFAR10) if folder.resolve().name.casefold() == "cifar-10-c" else None
+class _Notes(TypedDict, total=False):
+    severities: list[int]
+    classes: list[str]
 
 
-def _notes(folder: Path) -> dict[str, Any]:
+def _notes(folder: Path) -> _Notes:
     file = folder / SEVERITIES
-    if not file.is_file():
-        return {}
-    try:
-        notes = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        notes = None
-    if not isinstance(notes, dict):
-        raise IT3Error(f'{file} must read like {{"severities": [1, 3, 5]}}')
-    return notes
+    return read_json(file, _Notes, _NOTES) if file.is_file() else {}
 
 
 def read_npy(file: Path) -> NDArray[Any]:
@@ -256,7 +231,7 @@ def read_mnist(folder: Path, split: str, wanted: Sequence[str] | None) -> ImageS
 
 def _idx(file: Path, dimensions: int) -> Pixels:
     try:
-        with _unpacking(file) as stream:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             header = stream.read(4 + 4 * dimensions)
             if len(header) < 4 + 4 * dimensions or header[:4] != bytes((0, 0, 8, dimensions)):
                 raise IT3Error(
@@ -266,21 +241,9 @@ def _idx(file: Path, dimensions: int) -> Pixels:
             size = int(np.prod([int(n) for n in shape], dtype=object))
             if size > _MOST_BYTES:
                 raise IT3Error(f"{file} claims {size:,} bytes: it is damaged, get it anew")
-            data = b"".join(_chunks(stream, size))
+            data = stream.read(size)
     except (OSError, EOFError, zlib.error) as error:
         raise IT3Error(f"{file} can't be read ({error}): get it anew") from None
     if len(data) < size or size == 0:
         raise IT3Error(f"{file} is cut short: {len(data):,} bytes instead of {size:,}; get it anew")
     return np.frombuffer(data, np.uint8).reshape(shape)
-
-
-def _chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
-    """So many bytes, if there are: read(size) would first make room for what may be a lie."""
-    while size > 0 and (chunk := stream.read(min(size, _CHUNK))):
-        size -= len(chunk)
-        yield chunk
-
-
-def _unpacking(file: Path) -> IO[bytes]:
-    packed = file.suffix == ".gz"
-    return gzip.open(file) if packed else file.open("rb")  # type: ignore[return-value]

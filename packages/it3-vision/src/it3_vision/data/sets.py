@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from it3_core import IT3Error, IT3Warning
-from it3_core.progress import Progress
+from it3_core import IT3Error
+from it3_core.io.progress import Progress
 from it3_vision.data.images import BadImage, Pixels, Size, checked_size, fit_to
-from it3_vision.data.sources import ArraySource, NamedArray, Names, Source, coloured
-
-__all__ = ["ImageSet"]
+from it3_vision.data.trees import FileSource
 
 _MOST_CLASSES = 100_000  # that are named by their numbers
 _AHEAD = 16  # images for each thread at a time: decoded, they wait in memory
 _ONE_BY_ONE = 256  # without threads, images between two looks at the clock
+
+
+class ArraySource:
+    """Images that are rows of an array, which may be memory-mapped; it is never copied.
+
+    (N, H, W, 3) of uint8, or (N, H, W) for grey, which is given as three equal channels. Without
+    names, the rows are named title/0, title/1 ...
+    """
+
+    def __init__(
+        self, pixels: NDArray[Any], title: str, names: Sequence[str] | None = None
+    ) -> None:
+        shape, dtype = pixels.shape, pixels.dtype
+        if len(shape) == 4 and shape[3] == 1:
+            pixels = pixels[..., 0]
+        if not (pixels.ndim == 3 or (pixels.ndim == 4 and shape[3] == 3)):
+            raise IT3Error(f"{title} has the shape {shape}: images are (N, H, W, 3) or (N, H, W)")
+        if dtype != np.uint8:
+            raise IT3Error(f"{title} holds {dtype}: images are uint8, from 0 to 255")
+        self.pixels: Pixels = pixels
+        self.title = title
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def name(self, row: int) -> str:
+        return f"{self.title}/{row}" if self._names is None else self._names[row]
+
+    def image(self, row: int, smallest: int | None = None) -> Pixels:
+        return np.array(self.batch(slice(row, row + 1))[0])
+
+    def batch(self, rows: NDArray[np.int64] | slice) -> Pixels:
+        """(len(rows), H, W, 3)."""
+        some = np.asarray(self.pixels[rows])
+        return np.repeat(some[..., None], 3, axis=-1) if some.ndim == 3 else some
 
 
 class ImageSet:
@@ -27,7 +61,7 @@ class ImageSet:
 
     Args:
         source: where the images are.
-        labels: for each, its place in `classes`; −1 where it is unknown.
+        labels: for each, its index in `classes`; −1 where it is unknown.
         classes: the classes' names.
         rows: which rows of the source, in which order; all unless given.
 
@@ -47,7 +81,7 @@ class ImageSet:
 
     def __init__(
         self,
-        source: Source,
+        source: ArraySource | FileSource,
         labels: ArrayLike,
         classes: Sequence[str] = (),
         rows: NDArray[np.int64] | None = None,
@@ -79,11 +113,6 @@ class ImageSet:
             labels: −1 for all unless given.
             classes: "0", "1" ... unless given.
             title: the images are named title/0, title/1 ...
-
-        Example:
-            >>> import numpy as np
-            >>> ImageSet.from_array(np.zeros((3, 28, 28), np.uint8), [2, 0, 1]).classes
-            ('0', '1', '2')
         """
         source = ArraySource(pixels, title)
         known = np.asarray([-1] * len(source) if labels is None else labels, dtype=np.int64)
@@ -101,10 +130,18 @@ class ImageSet:
     def __repr__(self) -> str:
         return f"ImageSet({len(self):,} images, {len(self.classes):,} classes)"
 
-    @property
-    def names(self) -> Sequence[str]:
+    @cached_property
+    def names(self) -> list[str]:
         """What each image is called: its file within the folder or tar, or "test/123"."""
-        return Names(self._source, self._rows)
+        return [self._source.name(row) for row in self._rows.tolist()]
+
+    @property
+    def array(self) -> Callable[[NDArray[np.int64]], Pixels] | None:
+        """Where the images are rows of an array, what gives some of them; grey ones stay grey."""
+        source = self._source
+        if not isinstance(source, ArraySource):
+            return None
+        return lambda rows: np.asarray(source.pixels[self._rows[rows]])
 
     def image(self, i: int) -> Pixels:
         """The i-th image, (H, W, 3) of uint8 in RGB; raises `BadImage` if it can't be read."""
@@ -116,12 +153,6 @@ class ImageSet:
         Args:
             rows: which, as one indexes an array.
             size: each is brought to this size with `fit_to`; without it, all must have the same.
-
-        Example:
-            >>> import numpy as np
-            >>> images = ImageSet.from_array(np.zeros((6, 8, 8, 3), np.uint8))
-            >>> images.batch(slice(4)).shape, images.batch([5], (4, 2)).shape
-            ((4, 8, 8, 3), (1, 4, 2, 3))
         """
         chosen = self._rows[_index(rows)]
         if isinstance(self._source, ArraySource):
@@ -132,14 +163,7 @@ class ImageSet:
         return _stacked([self._decoded(int(row), size) for row in chosen], size)
 
     def take(self, rows: ArrayLike | slice) -> ImageSet:
-        """The set of some of the images, in the order given; nothing is copied or decoded.
-
-        Example:
-            >>> import numpy as np
-            >>> images = ImageSet.from_array(np.zeros((6, 8, 8, 3), np.uint8), [0, 1, 2, 0, 1, 2])
-            >>> list(images.take(images.labels == 2).names)
-            ['images/2', 'images/5']
-        """
+        """The set of some of the images, in the order given; nothing is copied or decoded."""
         chosen = _index(rows)
         return ImageSet(self._source, self.labels[chosen], self.classes, self._rows[chosen])
 
@@ -148,27 +172,25 @@ class ImageSet:
 
         Sets with the same labels in the same order, as the corruptions of one test set, give the
         same images for the same seed.
-
-        Example:
-            >>> import numpy as np
-            >>> images = ImageSet.from_array(np.zeros((9, 8, 8, 3), np.uint8), [0] * 6 + [1] * 3)
-            >>> np.bincount(images.sample(3, seed=1).labels)
-            array([2, 1])
         """
+        return self.take(self.sample_rows(n, seed))
+
+    def sample_rows(self, n: int, seed: int = 0) -> NDArray[np.int64]:
+        """The rows that `sample` takes."""
         if not 0 <= n <= len(self):
             raise IT3Error(f"can't sample {n} of {len(self)} images: ask for at most that many")
         rng = np.random.default_rng(seed)
         kinds, counts = np.unique(self.labels, return_counts=True)
-        share = n * counts / max(len(self), 1)
-        quota = np.floor(share).astype(int)
+        exact = n * counts / max(len(self), 1)
+        quota = np.floor(exact).astype(int)
         # The images that rounding left over go to the classes that lost most by it.
-        most_lost = np.lexsort((rng.random(len(kinds)), quota - share))
+        most_lost = np.lexsort((rng.random(len(kinds)), quota - exact))
         quota[most_lost[: n - int(quota.sum())]] += 1
         rows = [
             rng.choice(np.flatnonzero(self.labels == kind), k, replace=False)
             for kind, k in zip(kinds, quota, strict=True)
         ]
-        return self.take(rng.permutation(np.concatenate([*rows, np.zeros(0, np.int64)])))
+        return rng.permutation(np.concatenate([*rows, np.zeros(0, np.int64)]))
 
     def load(
         self, size: Size | None = None, *, workers: int = 1, progress: bool = False
@@ -179,12 +201,6 @@ class ImageSet:
             size: as for `batch`.
             workers: threads that decode.
             progress: whether to show on standard error how far it is.
-
-        Example:
-            >>> import numpy as np
-            >>> images = ImageSet.from_array(np.zeros((6, 8, 8, 3), np.uint8))
-            >>> images.load(size=4)
-            (ImageSet(6 images, 0 classes), [])
         """
         good: list[int] = []
         bad: list[BadImage] = []
@@ -198,71 +214,20 @@ class ImageSet:
             _check_alike({image.shape[:2], decoded.shape[1:3]})
             decoded[len(good)] = image
             good.append(i)
-        source = NamedArray(decoded[: len(good)], [self.names[i] for i in good])
+        source = ArraySource(decoded[: len(good)], "images", [self.names[i] for i in good])
         return ImageSet(source, self.labels[good], self.classes), bad
 
-    def pixels(
-        self, size: Size | None = None, *, workers: int = 1, progress: bool = False
-    ) -> Pixels:
-        """All images as one (N, H, W, 3) array; the bad ones are left out, with a warning.
-
-        Labels would then no longer fit: `load` gives a set whose labels do. A set that is a whole
-        array in colour gives that array itself, memory-mapped if it is.
-
-        Args:
-            size, workers, progress: as for `load`.
-
-        Example:
-            >>> import numpy as np
-            >>> ImageSet.from_array(np.zeros((6, 28, 28), np.uint8)).pixels().shape
-            (6, 28, 28, 3)
-        """
-        source = self._source
-        if isinstance(source, ArraySource):
-            fits = size is None or source.pixels.shape[1:3] == checked_size(size)
-            whole = np.array_equal(self._rows, np.arange(len(source)))
-            if fits and whole:
-                return coloured(source.pixels, 3)
-            if fits:
-                return source.batch(self._rows)
-        loaded, bad = self.load(size, workers=workers, progress=progress)
-        if bad:
-            warnings.warn(
-                f"{len(bad)} of {len(self)} images can't be read and are left out: {bad[0]}",
-                IT3Warning,
-                stacklevel=2,
-            )
-        assert isinstance(loaded._source, ArraySource)
-        return loaded._source.pixels
-
-    def check(self, *, workers: int = 1, progress: bool = False) -> list[BadImage]:
-        """Decodes everything once and gives all that can't be read.
-
-        Example:
-            >>> import numpy as np
-            >>> ImageSet.from_array(np.zeros((6, 8, 8, 3), np.uint8)).check()
-            []
-        """
-        return self.sound(workers=workers, progress=progress)[1]
-
     def sound(self, *, workers: int = 1, progress: bool = False) -> tuple[ImageSet, list[BadImage]]:
-        """The set without the images that can't be read, and those; everything is decoded once.
-
-        Example:
-            >>> import numpy as np
-            >>> images, problems = ImageSet.from_array(np.zeros((6, 8, 8, 3), np.uint8)).sound()
-            >>> len(images), problems
-            (6, [])
-        """
+        """The set without the images that can't be read, and those; everything is decoded once."""
         if isinstance(self._source, ArraySource):
             return self, []
-        good, bad = [], []
-        for i, image in enumerate(self._all(None, workers, progress, "check")):
-            if isinstance(image, BadImage):
-                bad.append(image)
-            else:
-                good.append(i)
-        return (self.take(np.asarray(good, np.int64)) if bad else self), bad
+        bad = {
+            i: image
+            for i, image in enumerate(self._all(None, workers, progress, "check"))
+            if isinstance(image, BadImage)
+        }
+        good = np.delete(np.arange(len(self)), list(bad))
+        return (self.take(good) if bad else self), list(bad.values())
 
     def _decoded(self, row: int, size: Size | None) -> Pixels:
         if size is None:
@@ -278,8 +243,6 @@ class ImageSet:
             except BadImage as bad:
                 return bad.with_traceback(None)  # which would keep the file's bytes alive
 
-        if workers < 1:
-            raise IT3Error(f"workers must be at least 1, but is {workers}")
         bar = Progress(len(self), title, progress)
         ahead = _ONE_BY_ONE if workers == 1 else _AHEAD * workers
         with ThreadPoolExecutor(workers) as pool:

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from it3_core import IT3Error, IT3Warning
+from it3_core.io.output import MARKER
 from it3_vision.data.images import SUFFIXES, BadImage, Pixels, read_image
 
-__all__ = ["NOTES", "FileSource", "Folder", "Tar", "Tree", "is_tar", "open_tree"]
-
-NOTES = "corruptions.json"
+NOTES = MARKER
 """The file that `it3-vision corrupt` leaves beside the folders that it writes."""
 
 MOST_BYTES = 4 * 2**30  # a gzipped tar is unpacked into memory, up to here
@@ -32,32 +31,8 @@ _FEW = 5  # names in an error
 Parts = tuple[str, ...]
 
 
-class Tree(Protocol):
-    """What the layouts are told apart by: the folders and the images at each place."""
-
-    title: str
-
-    def folders(self, at: Parts = ()) -> list[str]:
-        """Names of the folders there, sorted."""
-
-    def images(self, at: Parts = ()) -> list[str]:
-        """Names of the images there, sorted."""
-
-    def seen(self, at: Parts = ()) -> list[str]:
-        """A few names of whatever is there, for an error."""
-
-    def noted(self, at: Parts = ()) -> bool:
-        """Whether `it3-vision corrupt` wrote that folder: its notes lie beside it."""
-
-    def raw(self, file: Parts) -> bytes:
-        """One file's bytes."""
-
-    def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
-        """One image."""
-
-
 def is_tar(name: str) -> bool:
-    """Whether a file's name says it is a tar that can be read."""
+    """Whether a file's name is that of a tar that can be read."""
     return name.casefold().endswith(_TARS)
 
 
@@ -81,7 +56,7 @@ def entries(folder: Path) -> list[str]:
 
 
 def deep_images(tree: Tree, at: Parts) -> list[Parts]:
-    """All images at or below a place, in the order of their names."""
+    """All images at or below a path of the tree, in the order of their names."""
     found = [(*at, name) for name in tree.images(at)]
     for name in tree.folders(at):
         found += deep_images(tree, (*at, name))
@@ -91,8 +66,8 @@ def deep_images(tree: Tree, at: Parts) -> list[Parts]:
 class FileSource:
     """Images that are files of a tree, named by their path in it."""
 
-    def __init__(self, tree: Tree, files: Sequence[Parts], most_pixels: int) -> None:
-        self._tree, self._files, self._most_pixels = tree, files, most_pixels
+    def __init__(self, tree: Tree, files: Sequence[Parts]) -> None:
+        self._tree, self._files = tree, files
 
     def __len__(self) -> int:
         return len(self._files)
@@ -101,7 +76,8 @@ class FileSource:
         return shown(self._files[row])
 
     def image(self, row: int, smallest: int | None = None) -> Pixels:
-        return self._tree.read(self._files[row], self._most_pixels, smallest)
+        file = self._files[row]
+        return read_image(self._tree.raw(file), name=shown(file), smallest=smallest)
 
 
 def _hidden(name: str) -> bool:
@@ -111,6 +87,11 @@ def _hidden(name: str) -> bool:
 
 def _is_image(name: str) -> bool:
     return Path(name).suffix.casefold() in SUFFIXES
+
+
+def _check_size(file: Parts, size: int) -> None:
+    if size > MOST_FILE_BYTES:
+        raise BadImage(shown(file), f"is larger than {MOST_FILE_BYTES / 2**30:g} GB")
 
 
 def _warn_left_out(title: str, what: str, names: Sequence[str]) -> None:
@@ -128,36 +109,33 @@ class Folder:
         self._seen: dict[Parts, tuple[list[str], list[str]]] = {}
 
     def folders(self, at: Parts = ()) -> list[str]:
+        """Names of the folders there, sorted."""
         return self._listed(at)[0]
 
     def images(self, at: Parts = ()) -> list[str]:
+        """Names of the images there, sorted."""
         return self._listed(at)[1]
 
     def seen(self, at: Parts = ()) -> list[str]:
+        """A few names of whatever is there, for an error."""
         return [shown((name,)) for name in entries(self._root.joinpath(*at))[:_FEW]]
 
     def noted(self, at: Parts = ()) -> bool:
+        """Whether `it3-vision corrupt` wrote that folder: its notes lie beside it."""
         return (self._root.joinpath(*at).parent / NOTES).is_file()
 
     def raw(self, file: Parts) -> bytes:
+        """One file's bytes."""
         path = self._root.joinpath(*file)
         try:
-            if path.stat().st_size > MOST_FILE_BYTES:
-                raise BadImage(shown(file), f"is larger than {MOST_FILE_BYTES / 2**30:g} GB")
+            _check_size(file, path.stat().st_size)
             return path.read_bytes()
         except OSError as error:
             raise BadImage(shown(file), f"can't be opened ({error.strerror})") from None
 
-    def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
-        path = self._root.joinpath(*file)
-        return read_image(path, most_pixels, name=shown(file), smallest=smallest)
-
     def _listed(self, at: Parts) -> tuple[list[str], list[str]]:
-        if at not in self._seen:
-            self._seen[at] = self._list(at)
-        return self._seen[at]
-
-    def _list(self, at: Parts) -> tuple[list[str], list[str]]:
+        if at in self._seen:
+            return self._seen[at]
         folders, images, strange = [], [], []
         try:
             with os.scandir(self._root.joinpath(*at)) as entries:
@@ -176,7 +154,7 @@ class Folder:
             raise IT3Error(f"{where} can't be listed ({error.strerror})") from None
         what = "links that lead out of it or to a folder, and what is no plain file,"
         _warn_left_out(self.title, what, sorted(strange))
-        return sorted(folders), sorted(images)
+        return self._seen.setdefault(at, (sorted(folders), sorted(images)))
 
     def _inside(self, entry: os.DirEntry[str]) -> bool:
         """Whether it is a link to a file of this folder."""
@@ -221,16 +199,12 @@ class Tar:
 
     def raw(self, file: Parts) -> bytes:
         start, size = self._members[file]
-        if size > MOST_FILE_BYTES:
-            raise BadImage(shown(file), f"is larger than {MOST_FILE_BYTES / 2**30:g} GB")
+        _check_size(file, size)
         if self._unpacked is not None:
             return self._unpacked[start : start + size]
         with self._path.open("rb") as tar:
             tar.seek(start)
             return tar.read(size)
-
-    def read(self, file: Parts, most_pixels: int, smallest: int | None) -> Pixels:
-        return read_image(self.raw(file), most_pixels, name=shown(file), smallest=smallest)
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
@@ -297,3 +271,7 @@ class Tar:
                 self._folders.setdefault(parts[:depth], set()).add(parts[depth])
             self._images.setdefault(parts[:-1], []).append(parts[-1])
         self._members[parts] = start, size
+
+
+Tree = Folder | Tar
+"""By the folders and the images at each level of it the layouts are distinguished."""

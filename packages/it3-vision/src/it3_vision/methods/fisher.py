@@ -1,4 +1,4 @@
-"""How much known images need each weight: what EATA must not forget."""
+"""How much training-like images need each weight: what EATA must not forget."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from it3_core import Adapter, IT3Error
-from it3_core.descent import Weights
-from it3_core.fast import FastModel, Parameters
-from it3_core.methods.base import prepared
-from it3_core.norms import Norm
-from it3_core.tensorfile import under
-from it3_vision.methods.base import batch_norm_choice
-
-__all__ = ["Fisher"]
+from it3_core.engine.functional import FunctionalModel, prepared
+from it3_core.engine.inner_optimizer import Norm, Weights
+from it3_core.io.tensors import under
+from it3_core.methods.base import batch_norm_choice
 
 
 @dataclass(frozen=True)
 class Fisher:
-    """ω(θ_i), the diagonal Fisher information: how much known images need each weight.
+    """ω(θ_i), the diagonal Fisher information: how much training-like images need each weight.
 
     Example:
         >>> import torch
         >>> from it3_core import Classification, condition
+        >>> from it3_vision.methods import Fisher
         >>> adapter = Classification(10)
         >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8),
         ...                           torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10))
@@ -35,12 +32,9 @@ class Fisher:
         >>> fisher = Fisher.collect(model, adapter, torch.split(known, 32))
         >>> sorted(fisher.importance)
         ['model.1.bias', 'model.1.weight']
-        >>> Fisher.from_tensors(fisher.tensors()).batches
-        2
     """
 
     importance: dict[str, Tensor]
-    batches: int
 
     @classmethod
     def collect(
@@ -48,15 +42,13 @@ class Fisher:
         model: nn.Module,
         adapter: Adapter,
         inputs: Iterable[Tensor],
-        *,
-        parameters: Parameters = "norms",
         norm: Norm = "batch",
     ) -> Fisher:
-        """(1/Q) Σ_q (∂ L_CE(f(x_q), ŷ_q) / ∂θ)², ŷ being the network's own answer to known images.
+        """(1/Q) Σ_q (∂ L_CE(f(x_q), ŷ_q) / ∂θ)², ŷ being the network's own prediction.
 
         As in the authors' code (2,000 images in batches of 64) x_q is a batch, and L_CE its mean.
         """
-        fast = FastModel(model, parameters, batch_norm_choice(model, norm))
+        fast = FunctionalModel(model, "norms", batch_norm_choice(model, norm))
         total: Weights = {}
         batches = 0
         for batch in inputs:
@@ -74,18 +66,18 @@ class Fisher:
                     total[name] = total.get(name, torch.zeros_like(gradient)) + gradient.square()
             batches += 1
         if not batches:
-            raise IT3Error("the Fisher information needs at least one batch of known images")
+            raise IT3Error("the Fisher information needs at least one batch of images")
         with torch.inference_mode(False):  # what is made inside it can't take part in a loss
-            return cls({name: value / batches for name, value in total.items()}, batches)
+            return cls({name: value / batches for name, value in total.items()})
 
     def tensors(self) -> dict[str, Tensor]:
         """As tensors by name, for a checkpoint; `from_tensors` makes it again."""
-        named = {f"fisher.{name}": value for name, value in self.importance.items()}
-        return {**named, "fisher": torch.tensor(self.batches)}
+        return {f"fisher.{name}": value for name, value in self.importance.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Fisher:
         """What `tensors` named, among whatever else is there."""
-        if "fisher" not in tensors:
+        importance = under("fisher.", tensors)
+        if not importance:
             raise IT3Error("the Fisher information is missing: train again")
-        return cls(under("fisher.", tensors), int(tensors["fisher"]))
+        return cls(importance)

@@ -1,7 +1,6 @@
 """The rotation task of TTT: a head on a layer of the network, and the loss to train it with.
 
-The head is a part of the network like any other, so that it is trained, saved and loaded with it;
-its forward pass costs nothing, as the head only listens when it is asked.
+The head is trained, saved and loaded with the network, and runs in a pass for itself alone.
 """
 
 from __future__ import annotations
@@ -17,19 +16,17 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from it3_core import Adapter, IT3Error, zigzag_loss
-from it3_core.conditioning import find_layer
-
-__all__ = ["RotationHead", "joint_loss", "rotate", "rotation_logits", "with_rotation_head"]
+from it3_core.model.conditioning import find_layer
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
 # Whether the pass under way is for the head alone. A context variable, as in core's
-# conditioning: two threads may run the same network at once, one of them for its answer.
-_asked: ContextVar[bool] = ContextVar("it3_rotation", default=False)
+# conditioning: two threads may run the same network at once, one of them for its output.
+_for_the_head: ContextVar[bool] = ContextVar("it3_rotation", default=False)
 
 
-class _Heard(Exception):  # noqa: N818  (no error: the quickest way out of a network's own code)
-    """Carries the head's answer past the rest of the network, which need not run."""
+class _Found(Exception):  # noqa: N818  (no error: the quickest way out of a network's own code)
+    """Carries the head's output past the rest of the network, which need not run."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
@@ -37,15 +34,7 @@ class _Heard(Exception):  # noqa: N818  (no error: the quickest way out of a net
 
 
 class RotationHead(nn.Linear):
-    """Says by how many quarter turns an image was rotated, from what a layer returns.
-
-    The mean over all places, and a Linear to four logits.
-
-    Example:
-        >>> import torch
-        >>> RotationHead(8)(torch.randn(2, 8, 5, 5)).shape
-        torch.Size([2, 4])
-    """
+    """By how many quarter turns an image was rotated: of a layer's mean map, four logits."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, 4)
@@ -57,21 +46,16 @@ class RotationHead(nn.Linear):
             features = features.flatten(2).mean(2)
         return super().forward(features)
 
-    def listen(self, layer: nn.Module) -> None:
-        """Hears what `layer` returns, from now on."""
-        # A bound method, not a closure: copy.deepcopy then binds the copy's hook to the copy.
-        layer.register_forward_hook(self._hear)
-
-    def _hear(self, layer: nn.Module, inputs: Any, features: Tensor) -> None:
-        if _asked.get():
-            raise _Heard(self(features))
+    def hook(self, layer: nn.Module, inputs: Any, features: Tensor) -> None:
+        if _for_the_head.get():
+            raise _Found(self(features))
 
 
 def with_rotation_head(model: _Module, adapter: Adapter, layer: str, example: Tensor) -> _Module:
     """A copy of a conditioned network with a rotation head, called `rotation`, on a layer.
 
-    Its answers are the same. Do it before training (`joint_loss`) and before loading weights that
-    were trained so.
+    Its predictions are the same. Do it before training (`joint_loss`) and before loading weights
+    that were trained so.
 
     Args:
         model: a conditioned network, called as `model(x, signal)`.
@@ -100,51 +84,28 @@ def with_rotation_head(model: _Module, adapter: Adapter, layer: str, example: Te
     features = _output_of(model, layer, example, adapter)
     head = RotationHead(features.shape[-1 if features.dim() == 3 else 1])
     model.add_module("rotation", head.to(features).train(model.training))
-    head.listen(find_layer(model, layer))
+    # A bound method, not a closure: copy.deepcopy then binds the copy's hook to the copy.
+    find_layer(model, layer).register_forward_hook(head.hook)
     return model
 
 
 def rotation_logits(f: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """What the rotation head says about images; the network runs up to the head's layer only.
-
-    Args:
-        f: a network made by `with_rotation_head`, or a session of its fast weights.
-        x: a batch of images.
-        arguments: whatever else `f` is called with: the signal, and a session's weights.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import Classification, condition
-        >>> adapter, x = Classification(10), torch.randn(2, 3, 8, 8)
-        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(),
-        ...                           torch.nn.Linear(8 * 36, 10))
-        >>> model = with_rotation_head(condition(net, adapter, "0"), adapter, "model.0", x)
-        >>> rotation_logits(model, x, adapter.neutral(x)).shape
-        torch.Size([2, 4])
-    """
-    token = _asked.set(True)
+    """The rotation head's logits of images; the network runs up to the head's layer only."""
+    token = _for_the_head.set(True)
     try:
         f(x, *arguments)
-    except _Heard as heard:
-        return heard.logits
+    except _Found as found:
+        return found.logits
     finally:
-        _asked.reset(token)
+        _for_the_head.reset(token)
     raise IT3Error("the network has no rotation head: make it with with_rotation_head()")
 
 
 def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Each image of a batch by its number of quarter turns.
-
-    Example:
-        >>> import torch
-        >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([1])).tolist()
-        [[[[2, 4], [1, 3]]]]
-    """
+    """Each image of a batch by its number of quarter turns."""
     if x.shape[-1] != x.shape[-2]:
-        raise IT3Error(
-            f"only square images can be rotated in a batch, and these are "
-            f"{x.shape[-2]}×{x.shape[-1]}: crop or resize them"
-        )
+        sides = f"{x.shape[-2]}×{x.shape[-1]}"
+        raise IT3Error(f"only square images can be rotated, not {sides}: crop or resize them")
     turned = torch.empty_like(x)
     for k in range(4):
         chosen = turns == k
@@ -159,7 +120,7 @@ def joint_loss(
     y: Tensor,
     *,
     weight: float = 1.0,
-    share: float = 0.25,
+    fraction: float = 0.25,
     base: Callable[..., Tensor] = zigzag_loss,
 ) -> Tensor:
     """l_m + weight · l_s: the task's loss, and the head's on rotated images (Sun et al. 2020).
@@ -168,29 +129,15 @@ def joint_loss(
 
     Args:
         model: a network made by `with_rotation_head`.
-        adapter: what kind of answer it gives.
-        x: a batch of images.
-        y: its labels.
+        adapter, x, y: what kind of answer it gives, images and their labels.
         weight: of the rotation loss; the paper has 1.
-        share: of the batch that is rotated, each image by a turn drawn at random; the paper has
-            1, a fourth costs a fourth.
+        fraction: of the batch that is rotated, each image by a turn drawn at random; the paper
+            has 1, a fourth costs a fourth.
         base: the task's loss, called as `base(model, adapter, x, y)`.
-
-    Returns:
-        The mean over the batch, a scalar to call `backward()` on.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import Classification, condition
-        >>> adapter, x = Classification(10), torch.randn(8, 3, 8, 8)
-        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(),
-        ...                           torch.nn.Linear(8 * 36, 10))
-        >>> model = with_rotation_head(condition(net, adapter, "0"), adapter, "model.0", x)
-        >>> joint_loss(model, adapter, x, torch.arange(8)).backward()
     """
-    if not (0 < share <= 1 and math.isfinite(weight) and weight >= 0):
-        raise IT3Error(f"share must be in (0, 1] and weight from 0 up, not {share} and {weight}")
-    some = x[: math.ceil(share * len(x))]  # fit shuffles: the first are as good as any
+    if not (0 < fraction <= 1 and math.isfinite(weight) and weight >= 0):
+        raise IT3Error(f"fraction must be in (0, 1], weight from 0 up, not {fraction}, {weight}")
+    some = x[: math.ceil(fraction * len(x))]  # fit shuffles: the first are as good as any
     turns = torch.randint(4, (len(some),), device=x.device)
     logits = rotation_logits(model, rotate(some, turns), adapter.neutral(some))
     # After the rotated pass, not before: batch norms then remember upright images best.

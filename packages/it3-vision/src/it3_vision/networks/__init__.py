@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from it3_core import Classification, Conditioned, IT3Error, condition
+from it3_core.engine.inner_optimizer import has_batch_norm
+from it3_core.io.tensors import misfit, under
+from it3_vision.image_options import NetworkSettings, Normalisation, Preset
 from it3_vision.methods.rotation import with_rotation_head
 from it3_vision.networks.dla import DLA
-from it3_vision.networks.layers import Normalisation
-from it3_vision.networks.resnet import RESNETS, ResNet
-from it3_vision.networks.weights import load_weights
+from it3_vision.networks.resnet import ResNet
 
-__all__ = [
-    "DLA",
-    "NETWORKS",
-    "NetworkSettings",
-    "Normalisation",
-    "Preset",
-    "ResNet",
-    "bare",
-    "build",
-    "load_weights",
-]
-
-NETWORKS = ("dla", *(f"resnet{depth}" for depth in RESNETS))
-"""Names of networks."""
-
-Preset = Literal["tiny", "small", "paper"]
-"""Sizes: for a demonstration, for a few CPU cores, and as published."""
+__all__ = ["DLA", "NetworkSettings", "Normalisation", "ResNet", "bare", "build", "load_weights"]
 
 _DLA: dict[Preset, dict[str, Any]] = {
     "tiny": {"widths": (8, 8, 16, 24, 32, 48), "depths": (1, 1, 1, 1),
@@ -45,64 +31,8 @@ _DLA: dict[Preset, dict[str, Any]] = {
 _RESNET: dict[Preset, int] = {"tiny": 8, "small": 16, "paper": 64}
 
 
-@dataclass(frozen=True)
-class NetworkSettings:
-    """Which network, and where the signal enters.
-
-    Attributes:
-        name: one of `NETWORKS`.
-        preset: `"paper"` is the published size; `"small"` has fewer channels (and, for a DLA,
-            blocks), for training on a few CPU cores; `"tiny"` still fewer, for a demonstration.
-        norm: `"batch"` or `"group"`.
-        layer: the stage where the signal enters; by default the authors' `level3` of a DLA, and
-            its counterpart `layer2` of a ResNet.
-        size: height and width of the images; up to 64 a ResNet's stem keeps them at their size.
-
-    Example:
-        >>> NetworkSettings("resnet18").stage
-        'layer2'
-        >>> NetworkSettings.from_description(NetworkSettings().describe()) == NetworkSettings()
-        True
-    """
-
-    name: str = "dla"
-    preset: Preset = "small"
-    norm: Normalisation = "batch"
-    layer: str | None = None
-    size: int = 32
-
-    def __post_init__(self) -> None:
-        if self.name not in NETWORKS:
-            raise IT3Error(f"there is no network {self.name!r}: take {', '.join(NETWORKS)}")
-        if self.preset not in _DLA:
-            raise IT3Error(f"a preset is {', '.join(_DLA)}, not {self.preset!r}")
-
-    @property
-    def stage(self) -> str:
-        """Where the signal enters."""
-        return self.layer or ("level3" if self.name == "dla" else "layer2")
-
-    def describe(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> NetworkSettings:
-        """The settings that `describe` described."""
-        try:
-            return cls(**description)
-        except TypeError as problem:
-            raise IT3Error(f"these are no settings of a network: {dict(description)}") from problem
-
-
 def bare(settings: NetworkSettings, classes: int) -> nn.Module:
-    """The network without a signal, with first weights.
-
-    Example:
-        >>> network = bare(NetworkSettings("resnet18", "paper", size=224), 1000)
-        >>> sum(p.numel() for p in network.parameters())
-        11689512
-    """
+    """The network without a signal, with first weights."""
     if settings.name == "dla":
         return DLA(classes, norm=settings.norm, **_DLA[settings.preset])
     return ResNet(
@@ -122,13 +52,13 @@ def build(
     new_head: bool = False,
     rotation: bool = False,
 ) -> Conditioned:
-    """The network `f(x, signal)`; until it is trained, it answers as the bare one does.
+    """The network `f(x, signal)`; until it is trained, it predicts as the bare one does.
 
     Args:
         settings: which network.
         adapter: its classes.
         weights: a safetensors file to start from, see `load_weights`.
-        new_head: whether these weights' last layer knows other classes.
+        new_head: whether these weights' last layer is for other classes.
         rotation: whether to give it the head that `TTT` needs.
 
     Example:
@@ -146,3 +76,65 @@ def build(
         return model
     example = torch.zeros(1, 3, settings.size, settings.size)
     return with_rotation_head(model, adapter, f"model.{settings.stage}", example)
+
+
+def load_weights(
+    network: nn.Module, path: str | os.PathLike[str], *, new_head: bool = False
+) -> None:
+    """Puts the weights of a safetensors file into a network, every one of them or none.
+
+    A .pth file holds pickled code, so it is not read here; where torchvision is installed, one
+    line makes a file of it: `safetensors.torch.save_file(resnet18(weights="DEFAULT").state_dict(),
+    "resnet18.safetensors")`.
+
+    Args:
+        network: not yet conditioned: `condition` and `widen` start from its weights. One with
+            group norm takes the weights of one with batch norm, without the statistics.
+        path: the file; or an experiment's `0/network.safetensors`, whose network is taken without
+            its signal.
+        new_head: leave the last layer, `fc`, as it is: the file's is for other classes.
+
+    Example:
+        >>> import tempfile
+        >>> from safetensors.torch import save_file
+        >>> from it3_vision.networks import ResNet
+        >>> there, here = ResNet(18, 10, width=8), ResNet(18, 10, width=8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_file(there.state_dict(), f"{folder}/resnet.safetensors")
+        ...     load_weights(here, f"{folder}/resnet.safetensors")
+        >>> bool((here.fc.weight == there.fc.weight).all())
+        True
+    """
+    file = Path(path)
+    weights = _read(file)
+    for prefix in ("weights.model.", "model.model."):  # where the file is one of ours
+        weights = under(prefix, weights) or weights
+    own = network.state_dict()
+    if new_head:
+        weights = {name: value for name, value in weights.items() if not name.startswith("fc.")}
+        weights |= {name: value for name, value in own.items() if name.startswith("fc.")}
+    for name, value in own.items():  # older files lack these counters, which nothing depends on
+        if name.endswith("num_batches_tracked"):
+            weights.setdefault(name, torch.zeros_like(value))
+    if not has_batch_norm(network):  # group norm can start from batch norm's scales and shifts
+        ends = (".running_mean", ".running_var", ".num_batches_tracked")
+        weights = {name: value for name, value in weights.items() if not name.endswith(ends)}
+    wrong = misfit(weights, network)
+    if wrong:
+        head = "" if new_head or "fc." not in wrong else "; for other classes, ask for a new head"
+        raise IT3Error(f"{file} does not fit this network ({wrong}){head}")
+    network.load_state_dict(weights)
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    if file.suffix.lower() in (".pth", ".pt", ".bin", ".ckpt"):
+        raise IT3Error(
+            f"{file} may hold pickled code, which is not read here: save its state_dict with "
+            f"safetensors.torch.save_file"
+        )
+    try:
+        return load_file(file)
+    except FileNotFoundError as problem:
+        raise IT3Error(f"there is no file {file}") from problem
+    except (OSError, SafetensorError) as problem:
+        raise IT3Error(f"{file} is no safetensors file: {problem}") from problem

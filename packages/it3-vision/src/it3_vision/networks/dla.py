@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from it3_core import IT3Error
-from it3_vision.networks.layers import Normalisation, convolution, initialise, normalisation
-
-__all__ = ["DLA"]
+from it3_vision.image_options import Normalisation
+from it3_vision.networks.layers import convolution, initialise, normalisation
 
 
 class DLA(nn.Module):
@@ -107,16 +106,7 @@ class _Root(nn.Module):
 
 
 class _Tree(nn.Module):
-    """Hierarchical aggregation: two subtrees of depth d − 1, or two blocks and a root at depth 1.
-
-    Args:
-        depth: of the tree.
-        inputs, outputs: channels.
-        stride: of its first convolution.
-        norm: kind of normalisation.
-        keep_input: whether the root sees the (pooled) input too.
-        passed: channels of the earlier trees' answers that the root gets.
-    """
+    """Two subtrees of depth d − 1, or two blocks and a root at depth 1."""
 
     def __init__(
         self,
@@ -125,8 +115,8 @@ class _Tree(nn.Module):
         outputs: int,
         stride: int,
         norm: Normalisation,
-        keep_input: bool = False,
-        passed: int = 0,
+        keep_input: bool = False,  # whether the root sees the (pooled) input too
+        passed: int = 0,  # channels of the earlier trees' outputs that the root gets
     ) -> None:
         super().__init__()
         self.keep_input = keep_input

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from torch import nn
+from torch import Tensor, nn
 
 from it3_core import IT3Error
-
-__all__ = ["Normalisation", "convolution", "initialise", "normalisation"]
-
-Normalisation = Literal["batch", "group"]
-"""Batch norm, whose statistics are the batch's or the training data's; or group norm, which has
-none to choose from, so that a batch of one is answered as a batch of many."""
+from it3_vision.image_options import Normalisation
 
 _GROUP = 8  # channels of a group: the group norm paper's 16, scaled down with our widths
 
 
 def normalisation(kind: Normalisation, channels: int) -> nn.Module:
-    """A normalisation layer for maps of that many channels.
-
-    Example:
-        >>> normalisation("group", 32).num_groups
-        4
-    """
+    """A normalisation layer for maps of that many channels."""
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     if kind == "group":
@@ -32,22 +20,30 @@ def normalisation(kind: Normalisation, channels: int) -> nn.Module:
     raise IT3Error(f'a network is normalised by "batch" or "group", not {kind!r}')
 
 
-def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias (a normalisation follows) that keeps a map's size at stride 1.
+_FEW = 16  # channels, from which on oneDNN's strided 1×1 convolution is sound
 
-    Example:
-        >>> convolution(3, 8).padding
-        (1, 1)
+
+class _Strided1x1(nn.Conv2d):
+    """A 1×1 convolution of every `stride`-th pixel: the same numbers as `Conv2d`'s own stride.
+
+    Its backward pass in torch 2.13 (oneDNN 3.12, AVX-512, two threads or more, channels last)
+    writes beyond its memory where there are few channels, and the process dies.
     """
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns = self.stride
+        return nn.functional.conv2d(x[..., ::rows, ::columns], self.weight)
+
+
+def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias (a normalisation follows) that keeps a map's size at stride 1."""
+    if size == 1 and stride > 1 and inputs < _FEW:  # else as it is, bit for bit
+        return _Strided1x1(inputs, outputs, size, stride, bias=False)
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
 def initialise(network: nn.Module) -> None:
-    """He's first weights for every convolution.
-
-    Example:
-        >>> initialise(convolution(3, 8))
-    """
+    """He's first weights for every convolution."""
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

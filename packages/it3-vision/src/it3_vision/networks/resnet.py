@@ -8,17 +8,16 @@ from typing import Literal
 from torch import Tensor, nn
 
 from it3_core import IT3Error
-from it3_vision.networks.layers import Normalisation, convolution, initialise, normalisation
+from it3_vision.image_options import Normalisation
+from it3_vision.networks.layers import convolution, initialise, normalisation
 
-__all__ = ["RESNETS", "ResNet"]
-
+# For each depth: whether its blocks are bottlenecks, and how many of them each stage has.
 RESNETS: dict[int, tuple[bool, tuple[int, int, int, int]]] = {
     18: (False, (2, 2, 2, 2)),
     34: (False, (3, 4, 6, 3)),
     50: (True, (3, 4, 6, 3)),
     152: (True, (3, 8, 36, 3)),
 }
-"""For each depth: whether its blocks are bottlenecks, and how many of them each stage has."""
 
 
 class ResNet(nn.Module):
@@ -62,9 +61,11 @@ class ResNet(nn.Module):
         inputs = width
         for stage, number in enumerate(blocks):
             inner = width * 2**stage
-            layer = _stage(inputs, inner, number, 1 if stage == 0 else 2, bottleneck, norm)
-            self.add_module(f"layer{stage + 1}", layer)
-            inputs = inner * (4 if bottleneck else 1)
+            outputs = inner * (4 if bottleneck else 1)
+            first = _Block(inputs, inner, 1 if stage == 0 else 2, bottleneck, norm)
+            rest = [_Block(outputs, inner, 1, bottleneck, norm) for _ in range(number - 1)]
+            self.add_module(f"layer{stage + 1}", nn.Sequential(first, *rest))
+            inputs = outputs
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(inputs, classes)
         initialise(self)
@@ -76,14 +77,6 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
 
 
-def _stage(
-    inputs: int, inner: int, blocks: int, stride: int, bottleneck: bool, norm: Normalisation
-) -> nn.Sequential:
-    first = _Block(inputs, inner, stride, bottleneck, norm)
-    rest = [_Block(first.outputs, inner, 1, bottleneck, norm) for _ in range(blocks - 1)]
-    return nn.Sequential(first, *rest)
-
-
 class _Block(nn.Module):
     """A residual block: two 3×3 convolutions, or the bottleneck's 1×1, 3×3 and 1×1."""
 
@@ -91,10 +84,10 @@ class _Block(nn.Module):
         self, inputs: int, inner: int, stride: int, bottleneck: bool, norm: Normalisation
     ) -> None:
         super().__init__()
-        self.outputs = inner * (4 if bottleneck else 1)
+        outputs = inner * (4 if bottleneck else 1)
         # The bottleneck's stride is at its 3×3 convolution, as in torchvision's ("V1.5").
         shapes: Sequence[tuple[int, int, int, int]] = (
-            [(inputs, inner, 1, 1), (inner, inner, 3, stride), (inner, self.outputs, 1, 1)]
+            [(inputs, inner, 1, 1), (inner, inner, 3, stride), (inner, outputs, 1, 1)]
             if bottleneck
             else [(inputs, inner, 3, stride), (inner, inner, 3, 1)]
         )
@@ -104,10 +97,10 @@ class _Block(nn.Module):
             self.add_module(f"bn{number}", normalisation(norm, given))
         self.relu = nn.ReLU()
         self.downsample: nn.Module | None = None
-        if stride != 1 or inputs != self.outputs:
+        if stride != 1 or inputs != outputs:
             self.downsample = nn.Sequential(
-                convolution(inputs, self.outputs, size=1, stride=stride),
-                normalisation(norm, self.outputs),
+                convolution(inputs, outputs, size=1, stride=stride),
+                normalisation(norm, outputs),
             )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
 """DRU-Net (Wang et al. 2019): a U-Net that looks again at the image and at its previous mask.
 
 Its input is the image beside the previous mask, and its bottleneck is a gated recurrent unit. The
-previous mask of the first step is IT³'s signal: neutral, or an answer to be improved on.
+previous mask of the first step is IT³'s signal: neutral, or a prediction to be improved on.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as nnf
@@ -17,65 +17,34 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from it3_core import IT3Error
-from it3_vision.networks.layers import Normalisation, convolution, initialise, normalisation
+from it3_vision.image_options import Normalisation, Preset
+from it3_vision.networks.layers import convolution, initialise, normalisation
 
-__all__ = ["NO_DATA", "DRUNet", "DRUSettings", "Preset", "build"]
+Weights = dict[str, Tensor] | None
 
-Preset = Literal["tiny", "small", "paper"]
-"""tiny: for tests and the demonstration; small: for a few CPU cores; paper: the published one."""
+FACTOR = 16  # height and width of an input are multiples of it: four times halved
+NO_DATA = -30.0  # the logit of a pixel without data: no road, and nothing to learn from
 
-NO_DATA = -30.0
-"""The logit of a pixel without data, in every answer: no road, and nothing to learn from."""
-
-FACTOR = 16
-"""Height and width of an input are multiples of this: four times halved."""
-
-_FILTERS = (32, 64, 128, 256)
-_STATE = 512
-_SCALES: dict[str, int] = {"tiny": 8, "small": 4, "paper": 1}
-_MOST = 2**18
+_FILTERS, _STATE = (32, 64, 128, 256), 512
+_SCALES: dict[str, int] = {"tiny": 8, "small": 4, "paper": 1}  # filters are divided by
+_MOST = 2**18  # pixels of a part
 _LATE = ("up.0.", "head.")  # the layers after which nothing is kept for a backward pass
 _MOST_LATE = 2**21
 
 
 @dataclass(frozen=True)
 class DRUSettings:
-    """Which network.
-
-    Attributes:
-        preset: its filters are 32, 64, 128, 256 and a state of 512 (paper), a quarter of them
-            (small) or an eighth (tiny).
-        steps: how often it looks again; has nothing to do with IT³'s steps.
-        norm: batch norm or group norm.
-
-    Example:
-        >>> DRUSettings("tiny").describe()
-        {'preset': 'tiny', 'steps': 3, 'norm': 'batch'}
-    """
+    """Which network; `steps` are recurrent ones, not IT³'s."""
 
     preset: Preset = "small"
     steps: int = 3
     norm: Normalisation = "batch"
 
-    def __post_init__(self) -> None:
-        if self.preset not in get_args(Preset):
-            raise IT3Error(f"a preset is {', '.join(get_args(Preset))}, not {self.preset!r}")
-        if self.steps < 1:
-            raise IT3Error(f"a recurrent network takes at least one step, not {self.steps}")
-
-    def describe(self) -> dict[str, Any]:
-        """As JSON; `DRUSettings(**description)` makes it again."""
-        return asdict(self)
-
 
 def build(settings: DRUSettings) -> DRUNet:
-    """The network, with its first weights.
-
-    Example:
-        >>> network = build(DRUSettings("tiny"))
-        >>> network(torch.zeros(1, 4, 32, 48), torch.zeros(1, 2, 32, 48)).shape
-        torch.Size([1, 1, 32, 48])
-    """
+    """The network, with its first weights."""
+    if settings.preset not in _SCALES or settings.steps < 1:
+        raise IT3Error(f"there is no such network: {settings}")
     return DRUNet(_SCALES[settings.preset], settings.steps, settings.norm)
 
 
@@ -83,75 +52,46 @@ class DRUNet(nn.Module):
     """`f(x, signal)`: logits of roads after some recurrent steps.
 
     `x` is (batch, 4, H, W): a normalised image, and 1 where there are data. Where there are none
-    the logit is `NO_DATA`, whatever else happens, so that these pixels take no part in a loss or
-    a distance. The signal is a `DenseMap`'s: a mask of probabilities, and 1 where it is known.
+    the logit is `NO_DATA`, so that these pixels take no part in a loss or a distance.
 
-    In evaluation mode gradients flow from step to step through the recurrent state, and not
-    through the masks, and a batch of many pixels is run in parts that are spread over it: the
-    activations of one part at a time are kept, and computed again in a backward pass. So the
-    memory of an adaptation is that of a part, and batch statistics are a part's.
-
-    Args:
-        scale: what the paper's numbers of filters are divided by.
-        steps: recurrent steps.
-        norm: batch norm or group norm.
-        most: pixels of a part at most.
-
-    Example:
-        >>> network = DRUNet(scale=8, steps=2).eval()
-        >>> x, signal = torch.zeros(2, 4, 32, 32), torch.zeros(2, 2, 32, 32)
-        >>> [mask.shape for mask in network.unrolled(x, signal)]
-        [torch.Size([2, 1, 32, 32]), torch.Size([2, 1, 32, 32])]
+    In evaluation mode gradients flow through the recurrent state, and not through the masks, and
+    a batch of many pixels is run in parts, whose activations are computed again in a backward
+    pass: the memory of an adaptation is that of a part, and batch statistics are a part's.
     """
 
-    def __init__(
-        self, scale: int = 1, steps: int = 3, norm: Normalisation = "batch", most: int = _MOST
-    ) -> None:
+    def __init__(self, scale: int, steps: int, norm: Normalisation) -> None:
         super().__init__()
         self.cell = _Cell(scale, norm)
         self.steps = steps
-        self.most = most
+        self.most = _MOST
         initialise(self)
-        assert self.cell.head.bias is not None
-        nn.init.constant_(self.cell.head.bias, -2.0)  # roads are rare
+        nn.init.constant_(self.cell.head.bias, -2.0)  # type: ignore[arg-type]  # roads are rare
 
     def forward(self, x: Tensor, signal: Tensor) -> Tensor:
         _check(x, signal)
         rows = max(1, self.most // (x.shape[2] * x.shape[3]))
         parts = -(-len(x) // rows)
         if self.training or parts <= 1:
-            return self._last(None, x, signal)
+            return self._last(x, signal)
         weights = {**dict(self.cell.named_parameters()), **dict(self.cell.named_buffers())}
         again = torch.is_grad_enabled() and (
             signal.requires_grad
             or x.shape[0] * x.shape[2] * x.shape[3] > _MOST_LATE
             or any(w.requires_grad for k, w in weights.items() if not k.startswith(_LATE))
         )
-        run = partial(self._again, weights) if again else partial(self._last, None)
+        # A part that is run again in the backward pass leaves nothing until then. It runs with
+        # these very weights: by then, a method may have put other ones into the network.
+        how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        run = partial(checkpoint, self._last, weights=weights, **how) if again else self._last
         found = [run(x[i::parts], signal[i::parts]) for i in range(parts)]
         order = torch.cat([torch.arange(i, len(x), parts) for i in range(parts)])
         return torch.cat(found)[order.argsort().to(x.device)]
 
-    def unrolled(self, x: Tensor, signal: Tensor) -> list[Tensor]:
-        """The logits after each recurrent step."""
-        return self._unrolled(None, x, signal)
+    def _last(self, x: Tensor, signal: Tensor, weights: Weights = None) -> Tensor:
+        return self.unrolled(x, signal, weights)[-1]
 
-    def _again(self, weights: dict[str, Tensor], x: Tensor, signal: Tensor) -> Tensor:
-        """A part that is run again in the backward pass, and leaves nothing until then.
-
-        With these very weights: by then, a method may have put other ones into the network.
-        """
-        found: Tensor = checkpoint(
-            self._last, weights, x, signal, use_reentrant=False, preserve_rng_state=False
-        )
-        return found
-
-    def _last(self, weights: dict[str, Tensor] | None, x: Tensor, signal: Tensor) -> Tensor:
-        return self._unrolled(weights, x, signal)[-1]
-
-    def _unrolled(
-        self, weights: dict[str, Tensor] | None, x: Tensor, signal: Tensor
-    ) -> list[Tensor]:
+    def unrolled(self, x: Tensor, signal: Tensor, weights: Weights = None) -> list[Tensor]:
+        """The logits after each recurrent step, by these weights instead of its own."""
         image, known = x[:, :3], x[:, 3:] > 0.5
         found: list[Tensor] = []
         state: Tensor | None = None
@@ -162,10 +102,8 @@ class DRUNet(nn.Module):
                 signal = torch.cat([mask, torch.ones_like(mask)], 1)
             given = bool(signal[:, 1:].any())
             inputs = (image, signal.to(image.dtype), given, known, state)
-            if weights is None:
-                logits, state = self.cell(*inputs)
-            else:
-                logits, state = functional_call(self.cell, weights, inputs)
+            own = weights or {}
+            logits, state = functional_call(self.cell, own, inputs) if own else self.cell(*inputs)
             logits = logits.float() if logits.dtype == torch.bfloat16 else logits
             found.append(torch.where(known, logits, torch.full_like(logits, NO_DATA)))
         return found
@@ -176,20 +114,18 @@ class _Cell(nn.Module):
 
     def __init__(self, scale: int, norm: Normalisation) -> None:
         super().__init__()
-        filters = [max(1, f // scale) for f in _FILTERS]
-        state = max(1, _STATE // scale)
-        inputs = [5, *filters[:-1]]
+        filters, state = [f // scale for f in _FILTERS], _STATE // scale
+        inputs, above = [5, *filters[:-1]], [*filters[1:], state]
         self.down = nn.ModuleList(_Block(i, o, norm) for i, o in zip(inputs, filters, strict=True))
         self.update = _Gate(filters[-1], state, norm)
         self.reset = _Gate(filters[-1], filters[-1], norm)
         self.candidate = _Gate(filters[-1], state, norm)
-        above = [filters[1], filters[2], filters[3], state]
         self.up = nn.ModuleList(_Block(a + f, f, norm) for a, f in zip(above, filters, strict=True))
         self.head = nn.Conv2d(filters[0], 1, 1)
 
     def forward(
         self, image: Tensor, signal: Tensor, given: bool, known: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Any, Tensor]:
         e = torch.cat([image, signal], 1)
         skips: list[Tensor] = []
         for block in self.down:
@@ -202,8 +138,7 @@ class _Cell(nn.Module):
         d = state
         for block, skip in zip(reversed(self.up), reversed(skips), strict=True):
             d = block(torch.cat([nnf.interpolate(d, scale_factor=2.0), skip], 1), given, known)
-        logits: Tensor = self.head(d)
-        return logits, state
+        return self.head(d), state
 
 
 class _Norm(nn.Module):
@@ -218,9 +153,8 @@ class _Norm(nn.Module):
         self.without = normalisation(kind, channels)
         self.given = normalisation(kind, channels)
 
-    def forward(self, x: Tensor, given: bool) -> Tensor:
-        found: Tensor = self.given(x) if given else self.without(x)
-        return found
+    def forward(self, x: Tensor, given: bool) -> Any:
+        return self.given(x) if given else self.without(x)
 
 
 class _Block(nn.Module):
@@ -248,9 +182,8 @@ class _Gate(nn.Module):
         self.conv1, self.norm = convolution(inputs, outputs), _Norm(norm, outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
 
-    def forward(self, x: Tensor, given: bool) -> Tensor:
-        found: Tensor = self.conv2(nnf.relu(self.norm(self.conv1(x), given), inplace=True))
-        return found
+    def forward(self, x: Tensor, given: bool) -> Any:
+        return self.conv2(nnf.relu(self.norm(self.conv1(x), given), inplace=True))
 
 
 class Pixels(nn.Module):
@@ -258,11 +191,6 @@ class Pixels(nn.Module):
 
     A fully convolutional network has no locations to compare, and images come in all sizes. So
     every pixel counts as an instance, and ActMAD compares each channel's mean and variance.
-
-    Example:
-        >>> known = torch.tensor([[[[True, False], [True, True]]]])
-        >>> Pixels()(torch.zeros(1, 8, 2, 2), known).shape
-        torch.Size([3, 8])
     """
 
     @property
@@ -271,9 +199,7 @@ class Pixels(nn.Module):
         return bool(self._forward_hooks)
 
     def forward(self, x: Tensor, known: Tensor) -> Tensor:
-        there = known[:, 0]
-        if there.shape[1:] != x.shape[2:]:
-            there = nnf.interpolate(known.float(), x.shape[2:], mode="area")[:, 0] > 0.5
+        there = nnf.interpolate(known.float(), x.shape[2:], mode="area")[:, 0] > 0.5
         return x.movedim(1, -1)[there]
 
 
@@ -281,9 +207,6 @@ def _check(x: Tensor, signal: Tensor) -> None:
     if x.dim() != 4 or x.shape[1] != 4:
         raise IT3Error(f"an input is (batch, 4, H, W): colours and 'known', not {tuple(x.shape)}")
     if x.shape[2] % FACTOR or x.shape[3] % FACTOR:
-        raise IT3Error(
-            f"height and width are multiples of {FACTOR}, not {x.shape[2]} × {x.shape[3]}: cut or "
-            f"fill the image up, as it3_vision.roads.tiling does"
-        )
+        raise IT3Error(f"height and width are multiples of {FACTOR}, not {tuple(x.shape[2:])}")
     if signal.shape != (x.shape[0], 2, *x.shape[2:]):
         raise IT3Error(f"a signal for {tuple(x.shape)} can't be {tuple(signal.shape)}")

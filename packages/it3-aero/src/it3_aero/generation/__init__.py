@@ -1,0 +1,1 @@
+"""Samples made by slow programs: a store that loses nothing, executors, programs."""

@@ -1,0 +1,1 @@
+"""What wings and cars share: graph networks on shapes, and the paper's experiment with them."""

@@ -1,0 +1,344 @@
+"""The experiment on shapes: what wings and cars hand to the pipeline, apart from their shapes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from it3_aero.shapes.data import IN_DISTRIBUTION, Levels, Shapes
+from it3_aero.shapes.drawing import Paint, Tolerance, draw, pictures
+from it3_aero.shapes.graph_net import NetworkSettings, build
+from it3_aero.shapes.options import Train
+from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression
+from it3_core.batching import batches, is_graph, tensors
+from it3_core.evaluation.evaluate import Predictor
+from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA, actmad
+from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION
+from it3_core.experiment.train import hold_out, trials
+from it3_core.experiment.types import (
+    Answers,
+    Experiment,
+    Extrapolation,
+    Group,
+    Instances,
+    Item,
+    Json,
+    Line,
+    Network,
+    Prediction,
+    Problem,
+    Quantity,
+    Reader,
+    Recipe,
+    Restored,
+    TestSet,
+    TrainingData,
+    Truth,
+)
+from it3_core.io.tensors import digest
+from it3_core.io.typed import as_kind, printable, read_json
+from it3_core.model.adapters import adapter_from
+from it3_core.model.losses import zigzag_loss
+from it3_core.trust.candidates import Candidate
+
+_HEAD: dict[str, Any] = {"parameters": "above"}  # the weights above where the signal enters
+_PAPER: dict[str, Any] = {"anchor_gradient": True, "trust_region": False}
+
+
+class StoredSettings(TypedDict):
+    """The settings of an experiment that are read again."""
+
+    network: NetworkSettings
+    threshold: float
+    levels: int
+    nodes: int
+    solver: str
+    shapes: str
+
+
+class ShapeTask(NamedTuple):
+    """What tells wings from cars."""
+
+    name: str
+    noun: str
+    title: str  # of the report
+    quantity: Quantity
+    trunk: Callable[[NetworkSettings], nn.Module]  # shapes to pooled features
+    inputs: Callable[[Sequence[Any]], Any]  # graphs to the network's input
+    shifts: Mapping[str, Callable[..., Any]]  # what may happen to a shape on its way into a file
+    tolerance: Tolerance
+    paint: Paint  # a shape as it is read, or as the network takes it
+    stored: type[StoredSettings]  # with what the task alone stores
+    falling: bool = False  # whether labels fall, and do not grow, out of distribution
+
+
+class Preset(NamedTuple):
+    """A network and how long and fast it is trained."""
+
+    network: NetworkSettings
+    epochs: int
+    lr: float
+    second_weight: float
+    batch_size: int | None = None
+
+
+def problem_of(
+    task: ShapeTask,
+    dataset: Any,
+    data: Path,
+    preset: Preset,
+    options: Train,
+    *,
+    threshold: float,
+    levels: int,
+    settings: Json,
+) -> Problem:
+    """Training on the shapes in distribution, by the preset; the test shapes decide nothing.
+
+    `settings` are what else decides the result, or is needed to test and to predict.
+    """
+    shapes = Levels.of(dataset, task.inputs, threshold, levels, task.falling).train
+    found = _training_data(shapes, options.seed)
+    size = preset.batch_size or (32 if len(found.rows) < 800 else 64)
+    parts = {f"x.{index}": part for index, part in enumerate(tensors(shapes.x))}
+    nodes = shapes.x.ptr.diff().max() if is_graph(shapes.x) else shapes.x.shape[1]
+    return Problem(
+        settings={
+            "task": task.name,
+            "network": asdict(preset.network),
+            "second_weight": preset.second_weight,
+            "threshold": threshold,
+            "levels": levels,
+            "nodes": int(nodes),
+            "solver": dataset.solver,
+            **settings,
+            "shapes": digest({**parts, "y": shapes.y}, {})[:16],
+        },
+        data=found,
+        make=partial(_network, task, preset.network),
+        recipe=Recipe(options.epochs or preset.epochs, size, preset.lr, options.seed),
+        answers=Answers([task.quantity]),
+        loss=partial(zigzag_loss, second_weight=preset.second_weight, shared_prefix=True),
+        trials=trials(task.shifts, batch_size=16, seed=options.seed, candidates=_candidates),
+        extrapolation=Extrapolation("lower" if task.falling else "upper"),
+        statistics=_statistics,
+        restore=partial(restored, task),
+        provenance={"data": str(data.resolve()), **_data_card(dataset)},
+    )
+
+
+def _training_data(shapes: Shapes, seed: int) -> TrainingData:
+    rows, validation = hold_out(len(shapes), 0.15, seed, least=min(20, len(shapes) - 1))
+    if len(rows) < 16:
+        raise IT3Error(
+            f"{len(shapes)} training shapes leave too few after validation: generate 60 at least"
+        )
+    return TrainingData(
+        adapter=Regression.fit(shapes.y[rows]),
+        rows=rows,
+        validation=validation,
+        plain=lambda some: (shapes.take(list(some)).x, shapes.y[list(some)]),
+        seen=rows,
+        labels=shapes.y,
+    )
+
+
+def _data_card(dataset: Any) -> dict[str, Any]:
+    """The card that `generate` wrote, or the settings where there is none."""
+    path = Path(dataset.root) / "card.json"
+    if path.is_file():
+        return read_json(path, dict[str, Any], "generate the data again")
+    return dict(dataset.settings)
+
+
+def _network(task: ShapeTask, settings: NetworkSettings, adapter: Adapter) -> nn.Module:
+    return build(task.trunk, settings, cast(Regression, adapter))
+
+
+def restored(task: ShapeTask, settings: Json, adapter_json: Json) -> Restored:
+    """The network without its weights."""
+    adapter = adapter_from(dict(adapter_json))
+    if not isinstance(adapter, Regression):
+        raise IT3Error("this is no network on shapes: train it again")
+    stored = as_kind(dict(settings), task.stored, "the network's settings", "train it again")
+    return Restored(_network(task, stored["network"], adapter), adapter, Answers([task.quantity]))
+
+
+def _candidates(model: nn.Module) -> list[Candidate]:
+    """What tuning tries, the cheapest first."""
+    plain: dict[str, Any] = {"optimizer": "SGD", "power": 2.0}
+    steps = [plain | {"lr": lr, "steps": n, **_HEAD} for lr in (0.01, 0.05) for n in (1, 3)]
+    return [
+        *(Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, 0.5, 1.0, 2.0)),
+        *(Candidate("IT3", step) for step in (*steps, {"lr": 2e-4, **_HEAD}, _PAPER)),
+    ]
+
+
+def _statistics(model: nn.Module, data: TrainingData) -> dict[str, Tensor]:
+    """Activations that ActMAD aligns: node features, pooled features, the head's."""
+    taps = [name for name, _ in model.named_modules() if name.startswith("model.trunk.taps.")]
+    layers = [*taps, "model.trunk", "model.head.1", "model.head.3"]
+    parts = batches(data.plain(data.seen)[0], 64)
+    return Activations.collect(model, data.adapter, parts, layers).tensors()
+
+
+LINES = [
+    SOURCE,
+    SECOND_PASS,
+    VANILLA,
+    Line("ActMAD", actmad),
+    Line("IT³ paper", lambda one, size: IT3(one.model, one.adapter, **_PAPER), idempotence=True),
+    Line(
+        "IT³ without anchor",
+        lambda one, size: IT3(one.model, one.adapter, anchor="none", **_PAPER),
+        note="An ablation: the second pass is f's own, the paper's equation (5).",
+    ),
+    Line("IT³ cheap", lambda one, size: IT3(one.model, one.adapter, **_HEAD)),
+    AUTO,
+    Line(
+        "online IT³",
+        lambda one, size: OnlineIT3(one.model, one.adapter, anchor_gradient=True),
+        stream=True,
+    ),
+]
+
+
+def data_folder(experiment: Experiment, data: Path | None) -> Path:
+    """Where an experiment's data are: where they were, unless `data` says otherwise."""
+    folder = data or Path(str(experiment.provenance.get("data", "")))
+    if not folder.exists():
+        raise IT3Error(f"the experiment's data are not in {folder}: say where with --data")
+    return folder
+
+
+def test_set_of(
+    task: ShapeTask,
+    experiment: Experiment,
+    dataset: Any,
+    baselines: Callable[[Levels], Sequence[Line]],
+    batch_sizes: Sequence[int],
+    most: int,
+) -> TestSet:
+    """Every method on every level, with at most so many shapes each, and a practitioner's."""
+    settings, quantity = experiment.settings, task.quantity
+    threshold, number = settings["threshold"], settings["levels"]
+    levels = Levels.of(dataset, task.inputs, threshold, number, task.falling).drawn(most)
+    others, (fraction, absolute) = baselines(levels), task.tolerance
+    outside = [name for name in levels.test if name != IN_DISTRIBUTION]
+    if not outside:
+        raise IT3Error(f"no {task.noun} is out of distribution: generate more")
+    several = len(outside) > 1
+    return TestSet(
+        title=task.title,
+        noun=task.noun,
+        levels={name: Instances(part.x, part.y, part.names) for name, part in levels.test.items()},
+        in_distribution=IN_DISTRIBUTION,
+        lines=[*LINES, *others],
+        batch_sizes=batch_sizes,
+        measure=_measure,
+        columns=[Quantity(one, quantity.name, quantity.digits + 1) for one in ("error", "bias")],
+        headline=[OUT_OF_DISTRIBUTION] if several else outside,
+        groups=[Group(OUT_OF_DISTRIBUTION, outside)] if several else [],
+        pictures=partial(
+            pictures, levels, quantity, task.paint, task.tolerance, [one.name for one in others]
+        ),
+        notes=[
+            f"A prediction counts as right within {fraction:.0%} of the solver's {quantity.name}, "
+            f"or within {absolute:g}."
+        ],
+        identity={"most": most, "shapes": settings["shapes"]},
+    )
+
+
+def _measure(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+    off = prediction.reshape(len(y)) - y
+    return {"error": off.abs(), "bias": off}
+
+
+def from_parameters(
+    name: str, levels: Levels, regressor: Callable[[Shapes, int], Any], most: int = 10**9
+) -> list[Line]:
+    """A line for a scikit-learn regressor from the parameters of shapes, where they are known.
+
+    `regressor` is made for training shapes and a seed; it is fitted to at most so many of them.
+    """
+    if levels.train.parameters is None:
+        return []
+
+    def fitted(network: Network, size: int) -> Predictor:
+        train = levels.train.sample(most, network.seed)
+        return FromParameters(regressor(train, network.seed), train, list(levels.test.values()))
+
+    why = "It gets the few numbers that shapes were made from, which a file does not have."
+    return [Line(name, fitted, once=True, note=why)]
+
+
+class FromParameters:
+    """A regressor from shape parameters to labels, fitted.
+
+    An evaluation gives it what the network gets, by which it finds the parameters of its shapes.
+    """
+
+    def __init__(self, regressor: Any, train: Shapes, others: Sequence[Shapes]) -> None:
+        self._parameters: dict[bytes, Tensor] = {}
+        for shapes in (train, *others):
+            assert shapes.parameters is not None
+            self._parameters |= zip(_keys(shapes.x), shapes.parameters.double(), strict=True)
+        self._regressor = regressor
+        with warnings.catch_warnings():  # a length scale at its bound is no reason to stop
+            warnings.simplefilter("ignore")
+            self._regressor.fit(self._inputs(train.x), train.y.double().numpy())
+
+    def __call__(self, x: Any) -> Tensor:
+        values = self._regressor.predict(self._inputs(x))
+        return torch.as_tensor(np.asarray(values), dtype=torch.float32).unsqueeze(1)
+
+    def _inputs(self, x: Any) -> Any:
+        return torch.stack([self._parameters[key] for key in _keys(x)]).numpy()
+
+
+def _keys(x: Any) -> list[bytes]:
+    rows = x.pos.split(x.ptr.diff().tolist()) if is_graph(x) else x
+    return [row.contiguous().numpy().tobytes() for row in rows]
+
+
+def reader_of(
+    task: ShapeTask,
+    read: Callable[[Path], Any],
+    batch: Callable[[Network, Sequence[Any]], Any],
+    verify: Callable[[Any], Truth] | None,
+) -> Reader:
+    """Predictions for shapes in files."""
+
+    def items(path: Path) -> Iterator[Item]:
+        try:
+            yield Item(str(path), read(path))
+        except IT3Error as problem:
+            name = printable(path)
+            yield Item(name, problem=str(problem).removeprefix(f"{name}: "))
+
+    text, picture = partial(words, task.quantity), partial(draw, task.quantity, task.paint)
+    return Reader(task.noun, items, batch, text, verify=verify, draw=picture)
+
+
+def words(quantity: Quantity, one: Prediction) -> str:
+    """A prediction in a line."""
+    digits, value = quantity.digits, one.values["prediction"]
+    text = f"{one.item.name}: {quantity.name} {value:.{digits}f}"
+    if one.adapted:
+        text += f" (before adaptation {one.initial['prediction']:.{digits}f})"
+    text += f"; percentile {one.percentile:.1f}{', unusual' if one.flagged else ''}"
+    if one.truth is not None:
+        truth = one.truth["prediction"]
+        text += f"; {one.solver} {truth:.{digits}f}, error {value - truth:+.{digits}f}"
+    elif one.problem is not None:
+        text += f"; not verified: {one.problem}"
+    return text

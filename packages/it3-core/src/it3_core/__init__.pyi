@@ -1,0 +1,47 @@
+# The names of the package and their homes; `__init__.py` reads them from here, too.
+from it3_core.engine.sensitivity import sensitivity as sensitivity
+from it3_core.errors import IT3Error as IT3Error
+from it3_core.errors import IT3Warning as IT3Warning
+from it3_core.evaluation.evaluate import evaluate as evaluate
+from it3_core.evaluation.records import read_records as read_records
+from it3_core.io.tensors import Checkpoint as Checkpoint
+from it3_core.io.tensors import load as load
+from it3_core.io.tensors import save as save
+from it3_core.methods.actmad import Activations as Activations
+from it3_core.methods.actmad import ActMAD as ActMAD
+from it3_core.methods.answer_step import AnswerStep as AnswerStep
+from it3_core.methods.base import Adaptation as Adaptation
+from it3_core.methods.base import Method as Method
+from it3_core.methods.batch_statistics import BatchStatistics as BatchStatistics
+from it3_core.methods.eta import ETA as ETA
+from it3_core.methods.gated import AnswerRange as AnswerRange
+from it3_core.methods.gated import Gate as Gate
+from it3_core.methods.gated import Gated as Gated
+from it3_core.methods.gated import StatisticsShift as StatisticsShift
+from it3_core.methods.it3 import IT3 as IT3
+from it3_core.methods.online_it3 import OnlineIT3 as OnlineIT3
+from it3_core.methods.source import Source as Source
+from it3_core.methods.stream_statistics import StreamStatistics as StreamStatistics
+from it3_core.methods.tent import Tent as Tent
+from it3_core.model.adapters import Adapter as Adapter
+from it3_core.model.adapters import Classification as Classification
+from it3_core.model.adapters import DenseMap as DenseMap
+from it3_core.model.adapters import Regression as Regression
+from it3_core.model.adapters import adapter_from as adapter_from
+from it3_core.model.conditioning import Conditioned as Conditioned
+from it3_core.model.conditioning import condition as condition
+from it3_core.model.conditioning import widen as widen
+from it3_core.model.losses import idempotence_loss as idempotence_loss
+from it3_core.model.losses import supervised_loss as supervised_loss
+from it3_core.model.losses import zigzag_loss as zigzag_loss
+from it3_core.training.fit import fit as fit
+from it3_core.training.resume import History as History
+from it3_core.trust.calibration import Trust as Trust
+from it3_core.trust.candidates import Candidate as Candidate
+from it3_core.trust.candidates import Tuning as Tuning
+from it3_core.trust.candidates import default_candidates as default_candidates
+from it3_core.trust.tune import ExtrapolationSplit as ExtrapolationSplit
+from it3_core.trust.tune import extrapolation_split as extrapolation_split
+from it3_core.trust.tune import tune as tune
+
+__version__: str

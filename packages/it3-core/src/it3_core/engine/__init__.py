@@ -1,0 +1,1 @@
+"""Running a network with other weights than its own, cheaply."""

@@ -1,0 +1,402 @@
+"""Fast weights: running a network with weights other than its own, while it stays untouched.
+
+The user's module is only ever read. A shell is a private copy of its structure without weights;
+any set of weights can be put into it, run, and forgotten. It is what `torch.func.functional_call`
+does, less the swapping back: that would happen on the user's module, where a second thread could
+see it, and it costs more than a forward pass of a small network.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from it3_core.batching import check_input, map_tensors, tensors
+from it3_core.engine.inner_optimizer import (
+    Blend,
+    InnerOptimizer,
+    Norm,
+    OptimizerFactory,
+    Weights,
+    batch_fraction,
+    has_batch_norm,
+    select,
+    use_batch_statistics,
+)
+from it3_core.engine.inner_optimizer import Parameters as Parameters  # noqa: PLC0414
+from it3_core.engine.prefix_cache import PrefixCache
+from it3_core.errors import IT3Error, IT3Warning
+from it3_core.model.conditioning import Conditioned, find_layer
+
+Keep = Callable[[nn.Module, Tensor], Tensor]
+"""Makes of a watched layer and its output what is kept."""
+
+_Place = dict[str, Any]  # a module's dictionary of parameters or of buffers
+
+
+class FunctionalModel:
+    """A module to run, in evaluation mode, with weights other than its own; it is only read."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: Parameters = None,
+        norm: Norm | Blend = "source",
+        watch: Sequence[str] = (),  # layers whose outputs `Session.seen` keeps
+        keep: Keep | None = None,  # of each output what to keep; all by default
+    ) -> None:
+        module = _unwrapped(module)
+        _check_takes_a_signal(module)
+        if (isinstance(norm, Blend) or batch_fraction(norm)) and not has_batch_norm(module):
+            warnings.warn(
+                f"norm={norm!r} changes nothing: the network has no batch norm",
+                IT3Warning,
+                stacklevel=5,
+            )
+        self.module = module
+        self.checked_sensitivity = False  # see warn_if_insensitive
+        self._arguments = (parameters, norm, tuple(watch), keep)
+        self._written: frozenset[str] | None = None
+        self._idle: list[_Shell] = []  # pop and append are atomic: threads never share a shell
+        # Where each tensor lives in the user's module. Its value is read anew at every call, so
+        # that training on, loading weights or moving to another device in between all work.
+        self._homes: dict[str, tuple[_Place, str]] = {}
+        for name, tensor in _named_tensors(module, unique=True):
+            owner, _, leaf = name.rpartition(".")
+            home = module.get_submodule(owner)
+            place: _Place = home._parameters if isinstance(tensor, nn.Parameter) else home._buffers
+            self._homes[name] = (place, leaf)
+        # The parameters that adapt; None before a pass has shown what lies "above".
+        self.selected: tuple[str, ...] | None = None
+        if parameters != "above":
+            self.selected = select(module, parameters)
+        elif not (isinstance(module, Conditioned) and module.embed is not None):
+            raise IT3Error(
+                'parameters="above" means above the layer where condition() adds the signal: '
+                "make the network with condition(), or name the parameters"
+            )
+        self._idle.append(self._new_shell())  # now, so that what can't be copied fails here
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The floating type of the weights; None for a network that has none."""
+        for place, leaf in self._homes.values():
+            tensor: Tensor | None = place[leaf]
+            if tensor is not None and tensor.is_floating_point():
+                return tensor.dtype
+        return None
+
+    def session(self) -> Session:
+        """One call's worth of passes, in a `with` block."""
+        return Session(self)
+
+    def _borrow(self) -> _Shell:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._new_shell()
+
+    def _read(self) -> Weights:
+        """The module's tensors: themselves, or copies of those that its forward writes into.
+
+        Some networks do (counters, quantisation observers, weights that are clamped). Which ones
+        is seen in the first session, which therefore works on copies of all.
+        """
+        copied = self._homes if self._written is None else self._written
+        try:
+            values: Weights = {name: p[leaf].detach() for name, (p, leaf) in self._homes.items()}
+        except (KeyError, AttributeError) as problem:
+            raise IT3Error(
+                f"the network has lost weights ({problem}): make the method anew"
+            ) from problem
+        for name in copied:
+            values[name] = values[name].clone()
+        return values
+
+    def _learn(self, used: Weights, written: set[str]) -> None:
+        """What a first session on copies has shown: batch norms write without being seen to."""
+        if self._written is None:
+            for name, (place, leaf) in self._homes.items():
+                # Made under inference_mode, a tensor can't take part in autograd; a copy can.
+                if place[leaf].is_inference() or not torch.equal(used[name], place[leaf]):
+                    written.add(name)
+            self._written = frozenset(written)
+
+    def _new_shell(self) -> _Shell:
+        _, norm, watch, keep = self._arguments
+        fraction = norm if isinstance(norm, Blend) else batch_fraction(norm)
+        return _Shell(self.module, fraction, watch, keep)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"module": self.module, "arguments": self._arguments}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        FunctionalModel.__init__(self, state["module"], *state["arguments"])
+
+
+class Session:
+    """Forward passes with chosen weights, within `FunctionalModel.session()`.
+
+    What a network made by `condition()` does before the signal enters depends on `x` alone. A
+    pass with `record=True` keeps it; a pass with `shared=True` starts from what was kept, which
+    is right as long as its weights equal the recorded ones there.
+    """
+
+    def __init__(self, fast: FunctionalModel) -> None:
+        self.model = fast
+        self._inference: torch.inference_mode | None = None
+        self._written: set[str] = set()
+
+    def __enter__(self) -> Session:
+        """From here on gradients are on, whatever mode the caller is in."""
+        self._shell = self.model._borrow()
+        if torch.is_inference_mode_enabled():
+            self._inference = torch.inference_mode(False)
+            self._inference.__enter__()
+        try:
+            self.source = self.model._read()
+        except BaseException:
+            self._leave_inference_mode()
+            raise
+        self._grad = torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        torch.set_grad_enabled(self._grad)
+        self._leave_inference_mode()
+        if kind is None:  # a shell that was interrupted is dropped, not reused
+            self.model._learn(self.source, self._written)
+            self._shell.forget()
+            self.model._idle.append(self._shell)
+
+    def _leave_inference_mode(self) -> None:
+        if self._inference is not None:
+            self._inference.__exit__(None, None, None)
+            self._inference = None
+
+    def __call__(
+        self,
+        x: Any,
+        signal: Tensor,
+        weights: Weights | None = None,
+        *,
+        record: bool = False,
+        shared: bool = False,
+    ) -> Tensor:
+        """`f(x, signal)` with `weights` in place of the module's own."""
+        merged = self.source if weights is None else {**self.source, **weights}
+        if self.model._written is not None:
+            return self._shell.run(merged, x, signal, record, shared)
+        versions = {name: tensor._version for name, tensor in merged.items()}
+        output = self._shell.run(merged, x, signal, record, shared)
+        self._written |= {
+            name for name, version in versions.items() if merged[name]._version > version
+        }
+        return output
+
+    def each(self, x: Any, signal: Tensor, weights: Weights) -> Tensor:
+        """A pass in which every row of the batch has weights of its own, stacked in `weights`."""
+
+        def one(own: Weights, row: Any, its_signal: Tensor) -> Tensor:
+            batch = map_tensors(row, lambda part: part.unsqueeze(0))
+            merged = {**self.source, **own}
+            output = self._shell.run(merged, batch, its_signal.unsqueeze(0), False, False)
+            return output.squeeze(0)
+
+        mapped: Callable[..., Tensor] = torch.func.vmap(one, randomness="different")
+        # Attention's fast path has no derivative, and takes stacked weights for plain ones.
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            return mapped(weights, x, signal)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+
+    def names(self, x: Any, signal: Tensor) -> tuple[str, ...]:
+        """The parameters that adapt. What lies "above" is seen in a pass, made once."""
+        if self.model.selected is None:
+            with torch.no_grad():
+                self(x, signal, record=True)
+            above = self._shell.above()
+            usual = frozenset(select(self.model.module, None))
+            self.model.selected = select(
+                self.model.module, lambda name, _: name in above and name in usual
+            )
+        return self.model.selected
+
+    def chosen(self, x: Any, signal: Tensor) -> Weights:
+        """The weights that adapt, as they are in the module."""
+        names = self.names(x, signal)
+        if not names:
+            raise IT3Error("the network has no parameter that could adapt")
+        return {name: self.source[name] for name in names}
+
+    def descent(
+        self, x: Any, signal: Tensor, optimizer: OptimizerFactory, lr: float,
+        rows: int | None = None,
+    ) -> InnerOptimizer:  # fmt: skip
+        """The adapting weights and their optimiser, from the start, for this session only."""
+        chosen = self.chosen(x, signal)
+        like = next(iter(chosen.values()))
+        key = (rows, like.dtype, like.device)
+        kept = self._shell.descents.get(key)
+        if kept is None:
+            kept = InnerOptimizer(chosen, optimizer, lr, rows)
+            self._shell.descents = {key: kept}  # one: the next batch is mostly like this one
+        else:
+            kept.restart(chosen)
+        return kept
+
+    def only_above(self, names: Iterable[str]) -> bool:
+        """Whether all of these run after the signal has entered (known after a recorded pass)."""
+        above = self._shell.above()
+        return bool(above) and above.issuperset(names)
+
+    @property
+    def seen(self) -> list[Tensor]:
+        """What the watched layers returned in the last pass, in the order of `watch`."""
+        for name, output in zip(self.model._arguments[2], self._shell.seen, strict=True):
+            if output.dim() == 0:
+                raise IT3Error(f"layer {name!r} did not run: name one that does")
+        return self._shell.seen
+
+    @property
+    def ran(self) -> list[Tensor]:
+        """The same, of those watched layers that ran: some wait for a signal."""
+        return [output for output in self._shell.seen if output.dim()]
+
+
+class _Shell:
+    """A private copy of a module's structure, to be filled with weights and run."""
+
+    def __init__(
+        self, module: nn.Module, fraction: float | Blend, watch: Sequence[str], keep: Keep | None
+    ) -> None:
+        # A deep copy that finds every weight "already copied" leaves the weights out.
+        hole = torch.empty(0)
+        memo: dict[int, Any] = {id(t): hole for _, t in _named_tensors(module, unique=True)}
+        try:
+            self._module: nn.Module = copy.deepcopy(module, memo).eval()
+        except (RuntimeError, TypeError) as problem:
+            raise IT3Error(f"the network can't be copied: {problem}") from problem
+        use_batch_statistics(self._module, fraction)
+        # Every place a weight goes, and that weight's name: tied weights have several places.
+        names = {id(tensor): name for name, tensor in _named_tensors(module, unique=True)}
+        self._slots: list[tuple[_Place, str, str]] = []
+        for place, tensor in _named_tensors(module, unique=False):
+            owner, _, leaf = place.rpartition(".")
+            home = self._module.get_submodule(owner)
+            values: _Place = home._parameters if leaf in home._parameters else home._buffers
+            if values.get(leaf) is not None:
+                self._slots.append((values, leaf, names[id(tensor)]))
+        self._prefix: PrefixCache | None = None
+        if isinstance(self._module, Conditioned) and self._module.embed is not None:
+            places = {p: names[id(t)] for p, t in _named_tensors(module, unique=False)}
+            self._prefix = PrefixCache(self._module, places)
+        self.descents: dict[tuple[Any, ...], InnerOptimizer] = {}
+        self.seen: list[Tensor] = [torch.empty(())] * len(watch)
+        for index, name in enumerate(watch):
+            hook = partial(_watch, self.seen, index, keep)
+            find_layer(self._module, name).register_forward_hook(hook)
+
+    def run(self, weights: Weights, x: Any, signal: Tensor, record: bool, shared: bool) -> Tensor:
+        for values, leaf, name in self._slots:
+            values[leaf] = weights[name]
+        prefix = self._prefix
+        if prefix is None or not (record or shared):
+            return self._forward(x, signal)
+        if record or not prefix.usable():
+            if record:
+                prefix.start("recording")
+            output = self._forward(x, signal)
+            prefix.stop()
+            return output
+        if prefix.proven:
+            return prefix.replay(partial(self._forward, x, signal))
+        whole = self._forward(x, signal)
+        prefix.prove(partial(self._forward, x, signal), whole)
+        return whole
+
+    def _forward(self, x: Any, signal: Tensor) -> Tensor:
+        try:
+            output: Tensor = self._module(x, signal)
+        except RuntimeError as problem:
+            whole = [str(part.dtype) for part in tensors(x) if not part.is_floating_point()]
+            if whole and any(word in str(problem) for word in ("dtype", "scalar type", "Byte")):
+                raise IT3Error(
+                    f"the input is {', '.join(whole)}: convert it with x.float() ({problem})"
+                ) from problem
+            raise
+        if not isinstance(output, Tensor) or output.shape[:1] != signal.shape[:1]:
+            found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise IT3Error(
+                f"the network must return one tensor whose first dimension is the batch of "
+                f"{signal.shape[0]}, but returned {found}"
+            )
+        return output
+
+    def above(self) -> frozenset[str]:
+        return frozenset() if self._prefix is None else self._prefix.above
+
+    def forget(self) -> None:
+        """Drops weights and activations, so that an idle shell holds no memory."""
+        hole = torch.empty(0)
+        for values, leaf, _ in self._slots:
+            values[leaf] = hole
+        self.seen[:] = [torch.empty(())] * len(self.seen)
+        if self._prefix is not None:
+            self._prefix.clear()
+
+
+def _watch(
+    seen: list[Tensor], index: int, keep: Keep | None, layer: nn.Module, _: Any, output: Tensor
+) -> None:
+    """A forward hook that puts what its layer returns into a list."""
+    if not isinstance(output, Tensor):
+        raise IT3Error(f"a watched {type(layer).__name__} layer returns no tensor")
+    seen[index] = output if keep is None else keep(layer, output)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside torch.compile's, DataParallel's or DDP's wrapper."""
+    while True:
+        if isinstance(getattr(module, "_orig_mod", None), nn.Module):
+            module = module._orig_mod  # type: ignore[assignment]
+        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
+
+
+def _check_takes_a_signal(module: nn.Module) -> None:
+    try:
+        inspect.signature(module.forward).bind("x", "signal")
+    except TypeError:
+        raise IT3Error(
+            "the network takes no signal: give it one with condition() or widen(), or a forward "
+            "that is called as forward(x, signal)"
+        ) from None
+    except ValueError:  # no signature to be had: it will be seen when it is called
+        return
+
+
+def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=unique)
+    yield from module.named_buffers(remove_duplicate=unique)
+
+
+def prepared(x: Any, fast: FunctionalModel) -> tuple[Any, int]:
+    """The checked input, ready for autograd even inside `inference_mode`, and its batch size."""
+    size = check_input(x, fast.dtype)
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            x = map_tensors(x, lambda part: part.clone() if part.is_inference() else part)
+    return x, size

@@ -1,0 +1,1 @@
+"""Methods × levels × batch sizes × seeds → records."""

@@ -1,0 +1,364 @@
+"""`train`: from a problem to an experiment folder; the only verb that trains."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from it3_core.batching import batches, count, take
+from it3_core.engine.sensitivity import sensitivity
+from it3_core.errors import IT3Error, IT3Warning
+from it3_core.experiment.folder import (
+    NETWORK,
+    VANILLA,
+    claim,
+    device_for,
+    is_first,
+    load,
+    restore_of,
+    write_network,
+    write_vanilla,
+)
+from it3_core.experiment.types import (
+    Experiment,
+    Extrapolation,
+    Network,
+    Problem,
+    Recipe,
+    Rows,
+    TrainingData,
+    Trial,
+)
+from it3_core.io.files import FilePath, write_json
+from it3_core.io.output import OutputFolder
+from it3_core.io.tensors import digest
+from it3_core.io.typed import read_json
+from it3_core.model.adapters import Adapter
+from it3_core.training.data import cut
+from it3_core.training.fit import Loss, fit
+from it3_core.training.resume import History
+from it3_core.trust.calibration import Trust
+from it3_core.trust.candidates import Candidate, default_candidates
+from it3_core.trust.tune import ExtrapolationSplit, extrapolation_split, tune
+
+_BATCH = 64  # rows of a forward pass
+
+
+def train(
+    problem: Problem,
+    folder: FilePath,
+    *,
+    vanilla: bool = False,
+    device: str | None = None,
+    workers: int = 0,
+    inputs: Iterable[FilePath] = (),
+    progress: bool = True,
+) -> Experiment:
+    """Trains what the folder lacks of this seed; a killed training goes on, byte for byte.
+
+    Args:
+        problem: data, network, loss and recipe.
+        folder: of the experiment: new, empty, or of the same settings.
+        vanilla: whether to train the same network without a signal too, as long again.
+        device: where to train; a GPU if there is one.
+        workers: processes that prepare batches.
+        inputs: paths that are read, in which the folder must not lie.
+        progress: whether to show how far it is.
+    """
+    device = device_for(device)
+    out = claim(folder, problem, inputs)
+    seed = problem.recipe.seed
+    done, vanilla_done = ((out.path / str(seed) / name).is_file() for name in (NETWORK, VANILLA))
+    if not done or (vanilla and not vanilla_done):
+        data = problem.data() if callable(problem.data) else problem.data
+        fitting = _Fitting(problem, data, out, device, workers, progress)
+        if not done:
+            model, history = fitting.fit("training", problem.loss, data.rows, data.validation)
+            network = _network(problem, data, model, history, _extrapolation(fitting), progress)
+            if is_first():
+                write_network(out, network, problem.provenance)
+        if vanilla:
+            name, loss = "vanilla-training", problem.vanilla_loss
+            plain, _ = fitting.fit(name, loss, data.rows, data.validation)
+            if is_first():
+                write_vanilla(out, seed, plain, data.adapter)
+    return load(folder, str(problem.settings["task"]), restore_of(problem), device)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Trains networks of one problem alike: the network itself, vanilla, extrapolation."""
+
+    problem: Problem
+    data: TrainingData
+    out: OutputFolder
+    device: str
+    workers: int
+    progress: bool
+
+    def fit(
+        self, name: str, loss: Loss, rows: Rows, validation: Rows, recipe: Recipe | None = None
+    ) -> tuple[nn.Module, History]:
+        """One network from its first weights to its last; it is left on the CPU."""
+        recipe, data = recipe or self.problem.recipe, self.data
+        with torch.random.fork_rng([]):
+            torch.manual_seed(recipe.seed)
+            model = self.problem.make(data.adapter)
+        name = f"{self.problem.recipe.seed}/{name}"
+        if is_first():
+            self._check_start(name, model)
+            self.out.reserve(f"{name}.safetensors")
+        if recipe.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        source: Any = (data.augmented or data.plain)(rows)
+        measured: Any = data.plain(validation)
+        if recipe.refresh:
+            own = set(rows)  # an extrapolation network has not seen the others
+            seen = [row for row in data.seen if row in own][: recipe.refresh]
+            measured = partial(_refreshed_loss, data.adapter, data.plain(seen)[0], *measured)
+        bfloat16 = _precision(recipe.bfloat16, self.device)
+        history = fit(
+            model,
+            data.adapter,
+            source,
+            collate=getattr(source, "collate", None),
+            validation=measured,
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size,
+            lr=recipe.lr,
+            optimizer=partial(getattr(torch.optim, recipe.optimizer), **recipe.optimizer_options),
+            schedule=recipe.schedule,
+            clip=recipe.clip,
+            patience=recipe.patience,
+            loss=partial(_mixed_precision, loss=loss) if bfloat16 else loss,
+            checkpoint=self.out.path / f"{name}.safetensors",
+            seed=recipe.seed,
+            device=self.device,
+            workers=self.workers,
+            progress=self.progress,
+        )
+        # As `load` has it, bit for bit; and torch 2.13's group norm crashes where channels are last
+        # and only its own weights get a gradient.
+        model.cpu().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        return model, history
+
+    def _check_start(self, name: str, model: nn.Module) -> None:
+        """Refuses to go on where code, a weights file or torch draw other first weights."""
+        path = self.out.path / f"{name}.json"
+        start = {"first_weights": digest(model.state_dict(), {})[:16]}
+        if not (path.is_file() and path.with_suffix(".safetensors").is_file()):
+            write_json(self.out.reserve(f"{name}.json"), start)
+        elif read_json(path, dict[str, str], "name a new folder") != start:
+            raise IT3Error(
+                f"{path.parent} was begun from other first weights (the network's code, its "
+                f"weights file or torch has changed): name a new folder"
+            )
+
+
+def _extrapolation(fitting: _Fitting) -> list[ExtrapolationSplit]:
+    """Networks trained without one end of the labels, and that end."""
+    problem, data, recipe = fitting.problem, fitting.data, fitting.problem.recipe
+    how = problem.extrapolation
+    if how is None:
+        return []
+    rows, validation, outside = extrapolation_rows(data, how, recipe.seed)
+    x, y = data.plain(outside)
+    found = []
+    for number in range(how.networks):
+        epochs = max(1, int(recipe.epochs * how.epochs))
+        short = replace(recipe, epochs=epochs, seed=recipe.seed + 1000 * number)
+        name = f"extrapolation-{number + 1}"
+        model, _ = fitting.fit(name, problem.loss, rows, validation, short)
+        found.append(ExtrapolationSplit(model, x, y))
+    return found
+
+
+def _network(
+    problem: Problem,
+    data: TrainingData,
+    model: nn.Module,
+    history: History,
+    splits: list[ExtrapolationSplit],
+    progress: bool,
+) -> Network:
+    """What is measured, chosen and kept once the weights are there, in this order."""
+    adapter, (x, y) = data.adapter, data.plain(data.validation)
+    model.eval()
+    statistics = {} if problem.statistics is None else problem.statistics(model, data)
+    tunings = {}
+    for trial in problem.trials(model, data) if problem.trials else ():
+        tried = splits
+        if problem.extrapolation is not None and problem.extrapolation.side == "both":
+            rows = [one_sided(one.y, trial.batch_size, count(trial.y)) for one in splits]
+            tried = [
+                ExtrapolationSplit(one.model, take(one.x, some), take(one.y, some))
+                for one, some in zip(splits, rows, strict=True)
+            ]
+        tunings[trial.batch_size] = tune(
+            model,
+            adapter,
+            trial.x,
+            trial.y,
+            shifts=trial.shifts,
+            extrapolation=tried or None,
+            candidates=trial.candidates,
+            batch_size=trial.batch_size,
+            max_harm=trial.max_harm,
+            progress=progress,
+        )
+    return Network(
+        seed=problem.recipe.seed,
+        model=model,
+        adapter=adapter,
+        answers=problem.answers,
+        settings={**problem.settings, **data.settings},
+        statistics=statistics,
+        tunings=tunings,
+        trust=Trust.fit(model, adapter, batches(x, _BATCH)),
+        history=history.describe(),
+        measured={
+            "validation_error": mean_error(model, adapter, x, y),
+            "validation_rows": count(x),
+            "training_rows": len(data.rows),
+            "sensitivity": sensitivity(model, adapter, take(x, slice(0, 500))),
+            "skipped": list(data.skipped[:100]),
+        },
+    )
+
+
+def trials(
+    shifts: Mapping[str, Callable[..., Any]],
+    *,
+    batch_size: int = 16,
+    seed: int = 0,
+    candidates: Callable[[nn.Module], Sequence[Candidate]] = default_candidates,
+    max_harm: float = 0.01,
+) -> Callable[[nn.Module, TrainingData], Iterator[Trial]]:
+    """The plain case: shifts of the network's input, one batch size."""
+
+    def made(model: nn.Module, data: TrainingData) -> Iterator[Trial]:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = {name: partial(shift, generator=generator) for name, shift in shifts.items()}
+        yield Trial(batch_size, *data.plain(data.validation), drawn, candidates(model), max_harm)
+
+    return made
+
+
+@torch.no_grad()
+def mean_error(model: nn.Module, adapter: Adapter, x: Any, y: Any) -> float:
+    """The mean error of the network as it is, in the adapter's unit."""
+    errors = [
+        adapter.error(model(part, adapter.neutral(part)), label)
+        for part, label in zip(batches(x, _BATCH), batches(y, _BATCH), strict=True)
+    ]
+    return float(torch.cat(errors).mean())
+
+
+def _mixed_precision(model: nn.Module, adapter: Adapter, x: Any, y: Any, *, loss: Loss) -> Tensor:
+    """The loss in bfloat16, which needs no scaling."""
+    with torch.autocast(next(model.parameters()).device.type, torch.bfloat16):
+        return loss(model, adapter, x, y).float()
+
+
+def _precision(wanted: bool | None, device: str) -> bool:
+    """Whether to compute in bfloat16: as wanted, where the device can; None means on a GPU."""
+    if wanted is None or torch.device(device).type != "cpu":
+        return torch.device(device).type == "cuda" if wanted is None else wanted
+    # From torch 2.11 on; before it nobody can tell.
+    able = getattr(torch.cpu, "get_capabilities", lambda: {"bf16": True})()
+    if not wanted or any("bf16" in name and has for name, has in able.items()):
+        return wanted
+    message = "this CPU has no bfloat16 instructions: training computes in float32, which is faster"
+    warnings.warn(message, IT3Warning, stacklevel=3)
+    return False
+
+
+def _refreshed_loss(adapter: Adapter, seen: Any, x: Any, y: Any, model: nn.Module) -> float:
+    """The validation loss on batch norms' statistics of training rows as they are."""
+    device = next(model.parameters()).device
+    model.eval()
+    refresh_statistics(model, adapter, seen)
+    losses = []
+    with torch.no_grad():
+        for part, label in zip(batches(x, 256), batches(y, 256), strict=True):
+            part, label = part.to(device), label.to(device)
+            losses.append(adapter.loss(model(part, adapter.neutral(part)), label))
+    return float(torch.cat(losses).mean())
+
+
+@torch.no_grad()
+def refresh_statistics(model: nn.Module, adapter: Adapter, x: Any) -> None:
+    """Gives batch norms the statistics of these inputs, in place of training's moving averages.
+
+    The second pass makes a network so sensitive to its signal that averages which lag behind the
+    weights by a few steps, or were taken in bfloat16, can spoil its predictions.
+    """
+    device = next(model.parameters()).device
+    layers = [one for one in model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
+    before = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.train()
+        layer.momentum = None  # a plain mean over the batches
+    try:
+        for part in cut(x, 128):
+            part = part.to(device)
+            model(part, adapter.neutral(part))
+    finally:
+        for layer, momentum in zip(layers, before, strict=True):
+            layer.eval()
+            layer.momentum = momentum
+
+
+def hold_out(
+    count: int, fraction: float, seed: int, *, least: int = 1, most: int | None = None
+) -> tuple[list[int], list[int]]:
+    """The rows for training and those for validation, each in their order, drawn by a seed.
+
+    Args:
+        count: of all rows.
+        fraction: of them for validation.
+        seed: of the draw; the same seed draws first weights elsewhere, so 1000 is added to it.
+        least, most: rows for validation.
+    """
+    size = min(max(round(fraction * count), least), count if most is None else most)
+    if count - size < 1:
+        raise IT3Error(f"{count} rows are too few to hold {size} of them out")
+    order = np.random.default_rng(seed + 1000).permutation(count)
+    return sorted(order[size:].tolist()), sorted(order[:size].tolist())
+
+
+def extrapolation_rows(
+    data: TrainingData, how: Extrapolation, seed: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Rows to fit, rows to stop by, and the end of the labels that both lack."""
+    if data.labels is None:
+        raise IT3Error("an extrapolation split needs one label a row")
+    rows = torch.as_tensor(list(data.rows))
+    inside, outside = extrapolation_split(data.labels[rows], how.fraction, how.side)
+    fraction, least = how.validation
+    kept, validation = hold_out(len(inside), fraction, seed, least=least)
+    return rows[inside][kept].tolist(), rows[inside][validation].tolist(), rows[outside].tolist()
+
+
+def one_sided(y: Tensor, batch_size: int, most: int) -> list[int]:
+    """Rows from both ends of the labels such that each batch is of one end.
+
+    Both ends seldom come evenly mixed; in mixed batches statistics would look harmless that, at
+    test time, take away what the labels are about.
+    """
+    order = y.argsort(stable=True)
+    middle = len(order) // 2
+    wanted = min(max(batch_size, most // 2 - most // 2 % batch_size), middle)
+    generator = torch.Generator().manual_seed(0)
+    found: list[int] = []
+    for side in (order[:middle], order[middle:]):
+        found += side[torch.randperm(len(side), generator=generator)[:wanted]].tolist()
+    return found

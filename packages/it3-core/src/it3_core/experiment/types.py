@@ -1,0 +1,409 @@
+"""The values that the four verbs work on: what a task says of itself, and what training leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from it3_core.evaluation.evaluate import Predictor
+from it3_core.model.adapters import Adapter
+from it3_core.model.losses import supervised_loss
+from it3_core.training.fit import Loss
+from it3_core.trust.calibration import Trust
+from it3_core.trust.candidates import Candidate, StoredTuning, Tuning
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+Json = Mapping[str, Any]
+Rows = Sequence[int]
+Pair = tuple[Any, Any]
+"""Inputs and labels: tensors, graph batches, or anything with `len()` and `take(rows)`."""
+
+Score = Callable[[Any], Tensor]
+Shift = Callable[[Any], Any]
+
+
+# --- what `train` needs
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and how fast to train, in plain values: as JSON they are the training's identity."""
+
+    epochs: int  # at most
+    batch_size: int  # of a step
+    lr: float  # the largest rate of the schedule
+    seed: int = 0  # of the first weights, the splits and the order of the rows
+    optimizer: str = "Adam"  # its name in `torch.optim`
+    optimizer_options: Json = field(default_factory=dict)  # what else it is given
+    schedule: str = "cosine"  # "constant", "cosine" or "onecycle"
+    clip: float | None = 1.0  # the largest norm of a gradient
+    # Epochs without a better validation loss before it stops; None never stops.
+    patience: int | None = None
+    bfloat16: bool | None = False  # compute in it; None means where a GPU does
+    channels_last: bool = False  # the memory format, which is faster for convolutions
+    refresh: int = 0  # rows that batch norms take their statistics from before each validation
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Examples by row number, read and split."""
+
+    adapter: Adapter  # what kind of answer the labels are
+    rows: Rows  # to train on
+    validation: Rows  # for early stopping, tuning and calibration
+    plain: Callable[[Rows], Pair]  # inputs and labels of some rows, as they come at test time
+    # The same for training; a `Dataset` is read batch by batch.
+    augmented: Callable[[Rows], Pair | Dataset[Any]] | None = None
+    seen: Rows = ()  # training rows that statistics are taken of
+    # One number a row, where there is one; extrapolation splits need it.
+    labels: Tensor | None = None
+    # What only reading tells, and `restore`, `test_set` and `reader` need again.
+    settings: Json = field(default_factory=dict)
+    skipped: Sequence[str] = ()  # what could not be read, and why
+
+
+class Trial(NamedTuple):
+    """What `tune` chooses by, for batches of one size."""
+
+    batch_size: int
+    x: Any
+    y: Any
+    shifts: Mapping[str, Shift]
+    candidates: Sequence[Candidate]
+    max_harm: float = 0.01
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """Networks trained without one end of the labels, so that tuning can be tried on that end."""
+
+    side: Literal["upper", "lower", "both"]
+    fraction: float = 0.2  # of the training rows
+    networks: int = 3  # each with first weights of its own
+    epochs: float = 0.5  # a fraction of the recipe's
+    validation: tuple[float, int] = (0.15, 4)  # fraction of the remaining rows, and the fewest
+
+
+class Quantity(NamedTuple):
+    """A number that people read."""
+
+    name: str
+    unit: str = ""
+    digits: int = 2
+
+
+def as_rows(output: Any) -> Tensor:
+    """A regression's own numbers: (n,) or (n, k) as (n, k)."""
+    rows: Tensor = output.reshape(len(output), -1)
+    return rows
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What an output says to people: its numbers, or its classes. Outputs and labels alike."""
+
+    quantities: Sequence[Quantity] = ()
+    classes: Sequence[str] = ()
+    values: Callable[[Any], Tensor] = as_rows
+
+
+class Restored(NamedTuple):
+    """What code, and not a file, gives back to a stored network."""
+
+    model: nn.Module
+    adapter: Adapter
+    answers: Answers
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What `train` needs."""
+
+    # What decides the result, and what is needed again to restore the network. Has `task`,
+    # the name of the task.
+    settings: Json
+    # The examples, or a function that reads them once the folder was accepted.
+    data: TrainingData | Callable[[], TrainingData]
+    make: Callable[[Adapter], nn.Module]  # the network with its first weights
+    recipe: Recipe  # how long and how fast
+    answers: Answers  # what an output says to people
+    loss: Loss  # of training; `vanilla_loss` of the network without a signal
+    vanilla_loss: Loss = supervised_loss
+    # What to tune by, from the trained network.
+    trials: Callable[[nn.Module, TrainingData], Iterable[Trial]] | None = None
+    extrapolation: Extrapolation | None = None  # networks without one end of the labels, or None
+    # Of the training data, which methods need at test time.
+    statistics: Callable[[nn.Module, TrainingData], Mapping[str, Tensor]] | None = None
+    # The network without its weights, from settings and the adapter's JSON.
+    restore: Callable[[Json, Json], Restored] | None = None
+    provenance: Json = field(default_factory=dict)  # where the data came from; decides nothing
+
+
+# --- what training leaves
+
+
+@dataclass(frozen=True)
+class Network:
+    """One training seed: the network and all that was learnt about it."""
+
+    seed: int
+    model: nn.Module
+    adapter: Adapter
+    answers: Answers
+    settings: Json  # the problem's and the data's
+    statistics: Mapping[str, Tensor]  # of the training data, as methods need them
+    tunings: Mapping[int, Tuning]  # what was chosen for batches of at least so many inputs
+    trust: Trust  # which idempotence errors are usual
+    history: Json  # of the training
+    measured: Json  # on validation rows
+    vanilla: nn.Module | None = None  # the same network trained without a signal
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(self.model.parameters()).device
+
+    def tuning(self, batch_size: int) -> Tuning:
+        """What was chosen for batches of this size: nothing, if it was tuned for larger ones."""
+        fitting = [size for size in self.tunings if size <= batch_size]
+        if fitting:
+            return self.tunings[max(fitting)]
+        least = min(self.tunings, default=1)
+        return Tuning(Candidate("Source"), f"No adaptation: tuned for batches from {least}.", ())
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment folder: networks of the same settings, one a training seed."""
+
+    folder: Path
+    networks: Sequence[Network]
+    settings: Json
+    provenance: Json
+
+    @property
+    def first(self) -> Network:
+        """The network that answers: that of the smallest seed."""
+        return self.networks[0]
+
+
+# --- what `evaluate` needs, and leaves
+
+
+class Instances(NamedTuple):
+    """A level's inputs and labels; row i is the same instance for every training seed."""
+
+    x: Any
+    y: Any
+    names: Sequence[str] = ()
+
+
+Level = Instances | Callable[[Network], Instances]
+"""A value, or a function that is called when the level's turn comes, for each network."""
+
+
+class Group(NamedTuple):
+    """A joined line of the tables: several levels pooled; of the same instances, their mean.
+
+    With `part`, of each level these rows alone.
+    """
+
+    name: str
+    levels: Sequence[str]
+    same_instances: bool = False
+    part: Sequence[int] = ()
+
+
+class Line(NamedTuple):
+    """One method of the comparison."""
+
+    name: str
+    make: Callable[[Network, int], Predictor | None]  # by batch size; None where it does not apply
+    once: bool = False  # whether its predictions do not depend on the batch size
+    stream: bool = False  # whether it goes through all levels without a reset
+    idempotence: bool = False  # whether to keep its errors after the step, for the paper's Figure 2
+    note: str = ""  # what a reader should know of it
+
+
+class Picture(NamedTuple):
+    """A figure, and where it stands on the page."""
+
+    name: str
+    figure: Figure
+    section: str
+    alt: str
+    caption: str = ""
+
+
+class Course(TypedDict):
+    """How a training went, epoch by epoch."""
+
+    train: list[float]
+    validation: list[float]
+    best_epoch: int
+    seconds: float
+
+
+class NetworkSummary(TypedDict):
+    """What a page says of a network; tunings by batch size, as they describe themselves."""
+
+    seed: int
+    history: Course
+    measured: dict[str, Any]
+    parameters: int
+    tunings: dict[str, StoredTuning]
+
+
+class ScoreSummary(TypedDict):
+    """How well a score finds wrong predictions and shifted inputs, for one training seed."""
+
+    seed: int
+    score: str
+    spearman: float | None
+    auroc_wrong: float | None
+    auroc_shifted: float | None
+    pearson: float | None
+
+
+class Summary(TypedDict):
+    """What there is to say of an evaluation beside its numbers, as `evaluation.json` holds it."""
+
+    title: str
+    noun: str
+    in_distribution: str
+    columns: list[tuple[str, str, int]]
+    headline: list[str]
+    groups: list[tuple[str, list[str], bool, list[int]]]
+    methods: dict[str, str]
+    notes: list[str]
+    scores: list[ScoreSummary]
+    memory: dict[str, float]
+    networks: list[NetworkSummary]
+    settings: dict[str, Any]
+    provenance: dict[str, Any]
+    command: str
+    pictures: list[tuple[str, str, str, str]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found, as it lies in its folder: all that `report` needs."""
+
+    folder: Path
+    records: Sequence[Json]  # a method on a level, with the numbers of each instance
+    rows: Sequence[dict[str, Any]]  # their summary, with intervals and verdicts
+    answers: DataFrame  # an instance a row: level, name, truth, predictions, score, percentile
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """What `evaluate` needs."""
+
+    __test__: ClassVar[bool] = False  # else pytest takes it for a test, and warnings are errors
+
+    title: str  # of the page
+    noun: str  # what an instance is called
+    levels: Mapping[str, Level]  # from the nearest to the furthest shift, in their order
+    in_distribution: str  # the level on which harm is measured
+    lines: Sequence[Line]  # the methods, the source first
+    batch_sizes: Sequence[int]  # how many instances make up a batch
+    # From predictions and labels to columns, one number an instance, "error" first.
+    measure: Callable[[Any, Any], Mapping[str, Tensor]]
+    columns: Sequence[Quantity]  # what these columns are
+    headline: Sequence[str]  # the levels and groups of the main table
+    groups: Sequence[Group] = ()  # joined levels
+    # Other uncertainty scores, which are assessed beside the idempotence error.
+    scores: Mapping[str, Callable[[Network], Score]] = field(default_factory=dict)
+    # Put around each method, where instances are not what a network takes.
+    wrap: Callable[[Predictor], Predictor] = lambda method: method
+    # Of what was found.
+    pictures: Callable[[Evaluation, Experiment], Iterable[Picture]] = lambda *_: ()
+    notes: Sequence[str] = ()  # sentences for the page
+    memory: bool = False  # whether to measure each method's memory
+    identity: Json = field(default_factory=dict)  # JSON that tells these test data from others
+
+
+# --- what `predict` needs, and gives
+
+
+class Item(NamedTuple):
+    """One thing that was read from a path, or why it was not."""
+
+    name: str
+    value: Any = None
+    problem: str | None = None
+    fields: Json | None = None
+
+
+class Truth(NamedTuple):
+    """What a solver says of an item."""
+
+    solver: str
+    values: Json | None
+    problem: str | None = None
+
+
+@dataclass
+class Prediction:
+    """The fields of `--json` for one item, and the outputs for files."""
+
+    item: Item
+    values: Json = field(default_factory=dict)
+    initial: Json = field(default_factory=dict)
+    percentile: float | None = None
+    flagged: bool = False
+    adapted: bool = False
+    truth: Json | None = None
+    solver: str | None = None
+    problem: str | None = None
+    output: Any = None
+    first_output: Any = None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What `predict` needs."""
+
+    noun: str  # what an item is called
+    read: Callable[[Path], Iterable[Item]]  # the items at a path
+    batch: Callable[[Network, Sequence[Any]], Any]  # the network's input from items' values
+    words: Callable[[Prediction], str]  # a prediction for people
+    batch_size: int = 64  # items that make up a batch
+    wrap: Callable[[Predictor], Predictor] = lambda method: (
+        method
+    )  # around each method, as in `TestSet`
+    write: Callable[[Prediction], None] | None = None  # its outputs, to files
+    verify: Callable[[Any], Truth] | None = None  # a solver's answer for an item's value
+    draw: Callable[[Sequence[Prediction]], Figure] | None = None  # a picture of all predictions
+
+
+# --- a task
+
+
+class Demo(NamedTuple):
+    """What a demonstration trains and evaluates."""
+
+    problem: Problem
+    test_set: Callable[[Experiment], TestSet]
+    vanilla: bool = False
+
+
+class Task(NamedTuple):
+    """A task's functions. Options are dataclasses of its command line, so they are `Any` here."""
+
+    name: str
+    problem: Callable[[Path, Any], Problem]
+    restore: Callable[[Json, Json], Restored]
+    test_set: Callable[[Experiment, Any], TestSet]
+    reader: Callable[[Experiment, Any], Reader]
+    demo: Callable[[Path, Any], Demo]

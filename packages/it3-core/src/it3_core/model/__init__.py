@@ -1,0 +1,1 @@
+"""What a network with a signal is: adapters, conditioning, norms and the equations."""

@@ -1,0 +1,1 @@
+"""How unusual an input is: one number a row."""

@@ -1,0 +1,1 @@
+"""Fitting a network, in a way that survives kills and runs on several processes."""

@@ -1,0 +1,1 @@
+"""Which method, or none, and how far to believe an answer."""

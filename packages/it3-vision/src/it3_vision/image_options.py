@@ -1,0 +1,164 @@
+"""Options that the commands of the tasks share, and which network. Loads no torch."""
+
+# Annotations are values here, not text: cyclopts reads them in the modules of subclasses.
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from it3_core.errors import IT3Error
+from it3_core.experiment import verbs
+from it3_core.experiment.verbs import NotNegative, Positive, Quiet, Seed
+
+Preset = Literal["tiny", "small", "paper"]  # for a demonstration, for a few CPU cores, as published
+Normalisation = Literal["batch", "group"]  # group norm answers one image as it answers many
+Normalise = Literal["data", "imagenet"]  # whose mean and deviation images are normalised by
+SecondSignal = Literal["label", "noisy"]  # what the second pass is given in training
+NETWORKS = ("dla", "resnet18", "resnet34", "resnet50", "resnet152")
+
+Side = Annotated[int, Parameter(validator=Number(gte=8, lte=10_000))]
+Epochs = Annotated[int, Parameter(validator=Number(gte=1), help="Times through the images.")]
+BatchSize = Annotated[int, Parameter(validator=Number(gte=2), help="Images a step.")]
+Rate = Annotated[
+    float, Parameter(help="The largest learning rate of SGD with momentum, in one cycle.")
+]
+Weight = Annotated[float, Parameter(help="Of the second pass in the loss; 1 is the paper's.")]
+Tuned = Annotated[
+    str, Parameter(help="Batch sizes to tune for, each with a number of validation images.")
+]
+BatchSizes = Annotated[str, Parameter(help="Images in a batch, separated by commas.")]
+Most = Annotated[int, Parameter(validator=Number(gte=2))]
+Many = Annotated[int, Parameter(validator=Number(gte=200), help="Images to draw.")]
+
+
+def check_choice(value: object, kind: Any, what: str) -> None:
+    """Refuses a word that is none of a Literal's."""
+    if value not in get_args(kind):
+        raise IT3Error(f"{what} is {', '.join(get_args(kind))}, not {value!r}")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Which network, and where the signal enters.
+
+    Attributes:
+        name: dla, resnet18, 34, 50 or 152.
+        preset: paper is the published size; small has fewer channels (and, for a DLA, blocks), for
+            a few CPU cores; tiny still fewer, for a demonstration.
+        norm: Batch norm or group norm.
+        layer: The stage where the signal enters; by default the authors' level3 of a DLA, and its
+            counterpart layer2 of a ResNet.
+        size: Images are brought to this height and width; up to 64 a ResNet's stem keeps it.
+    """
+
+    name: Annotated[str, Parameter(name="--network")] = "dla"
+    preset: Preset = "small"
+    norm: Normalisation = "batch"
+    layer: str | None = None
+    size: Side = 32
+
+    def __post_init__(self) -> None:
+        if self.name not in NETWORKS:
+            raise IT3Error(f"there is no network {self.name!r}: take {', '.join(NETWORKS)}")
+        check_choice(self.preset, Preset, "a preset")
+
+    @property
+    def stage(self) -> str:
+        """Where the signal enters."""
+        return self.layer or ("level3" if self.name == "dla" else "layer2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTrain(verbs.TrainOptions):
+    """Options of `train`."""
+
+    epochs: Epochs = 12
+    batch_size: BatchSize = 128
+    lr: Rate = 0.2
+    second_signal: SecondSignal = "label"
+    """What the second pass is given in training: the label, or a noisy one."""
+    second_weight: Weight = 1.0
+    weights: Path | None = None
+    """A safetensors file to start from, with torchvision's names."""
+    new_head: bool = False
+    """The last layer of these weights is for other classes."""
+    normalise: Normalise = "data"
+    """By the training images' own mean and deviation, or by ImageNet's, as weights from there
+    expect."""
+    bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
+    """Multiply in bfloat16, if the CPU can; by default on a GPU only."""
+    tuned: Tuned = "16:1024"
+
+    def __post_init__(self) -> None:
+        """Refuses what no network can be trained with, before images are read."""
+        for name in ("lr", "second_weight"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise IT3Error(f"{name.replace('_', '-')} must be a positive number, not {value}")
+        check_choice(self.normalise, Normalise, "what images are normalised by")
+        tuned_sizes(self.tuned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEvaluate(verbs.EvaluateOptions):
+    """Options of `evaluate`."""
+
+    data: Path
+    """Images to test on."""
+    seed: NotNegative = 0
+    """Of the sample of images, and of their corruptions."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ImageDemo:
+    """Options of `demo`."""
+
+    n: Many = 2000
+    epochs: Positive = 5
+    """Of the training."""
+    seed: Seed = 0
+    quiet: Quiet = False
+
+
+def add_predict(app: App, name: str, task: str, what: str) -> None:
+    """Gives a task's commands the `predict` of images as they are."""
+    text = (
+        f"Predict {what}, before and after adaptation, and how unusual the images are.\n\n"
+        "Exits with 2 if an image had a problem; the others are predicted all the same.\n\n"
+        f"Example: it3-vision {name} predict experiment new/*.jpg"
+    )
+    app.command(partial(predict, task), name="predict", help=text)
+
+
+def predict(
+    task: str,
+    experiment: Path,
+    images: list[Path],
+    /,
+    *,
+    options: verbs.PredictOptions = verbs.PredictOptions(),
+) -> int:
+    """Predict, before and after adaptation.
+
+    Args:
+        experiment: The folder that train made.
+        images: Files, folders or tars.
+    """
+    return verbs.predict(task, experiment, images, options)
+
+
+def tuned_sizes(text: str) -> dict[int, int]:
+    """Batch sizes, and how many images to tune with: "16:128,64:192"."""
+    try:
+        pairs = [(int(size), int(most)) for size, most in (p.split(":") for p in text.split(","))]
+    except ValueError:
+        pairs = []
+    if not pairs or min(min(pair) for pair in pairs) < 1:
+        raise IT3Error(f"tuned is SIZE:IMAGES, separated by commas, such as 16:128, not {text!r}")
+    return dict(pairs)

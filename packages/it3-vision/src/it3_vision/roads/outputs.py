@@ -1,0 +1,142 @@
+"""What people see: masks, overlays and centre lines of `predict`, and the report's pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from it3_core import IT3Error
+from it3_core.experiment.figures import difference_by_level
+from it3_core.experiment.types import Item, Prediction
+from it3_core.io.files import write_bytes, write_text
+from it3_core.io.output import output_file
+from it3_core.io.typed import printable
+from it3_vision.data.images import Pixels
+from it3_vision.roads.adapter import score
+from it3_vision.roads.cli import Predict
+from it3_vision.roads.geo import centre_lines, find_georeference, find_world_file, geojson
+from it3_vision.roads.reading import read_scene
+from it3_vision.roads.scenes import Scene
+
+_EXACT = (".png", ".tif", ".tiff", ".bmp")  # a mask has two values, which JPEG would blur
+_ENDS = {"--out": ".png", "--overlay": "-overlay.png", "--lines": ".geojson"}
+_KINDS = {"--out": _EXACT, "--overlay": (*_EXACT, ".jpg", ".jpeg")}
+_SHOWN = ("source", "batch statistics", "ActMAD", "IT³, source statistics",
+          "IT³, batch statistics", "IT³ auto", "online IT³")  # fmt: skip
+
+
+def files_of(options: Predict, image: Path) -> dict[str, Path]:
+    """What to write for an image, by option; in a folder, a file of the image's name."""
+    named = {"--out": options.out, "--overlay": options.overlay, "--lines": options.lines}
+    return {
+        option: path / f"{image.stem}{_ENDS[option]}" if path.is_dir() else path
+        for option, path in named.items()
+        if path is not None
+    }
+
+
+def check_files(options: Predict, images: Sequence[Path], experiment: Path) -> None:
+    """Says what could not be written, or would be written over, before the work is done."""
+    inputs = [*images, *filter(None, map(find_world_file, images))]
+    files = [one for image in images for one in files_of(options, image).items()]
+    for option, path in files:
+        output_file(path, overwrite=options.overwrite, inputs=inputs, experiment=experiment)
+        if (kinds := _KINDS.get(option)) and path.suffix.lower() not in kinds:
+            raise IT3Error(f"{path} can't be written: its name must end in {', '.join(kinds)}")
+    if len({path.resolve() for _, path in files}) < len(files):
+        given = ", ".join(dict.fromkeys(option for option, _ in files))
+        raise IT3Error(f"{given} name one file twice: name a folder for several images")
+
+
+def read_items(options: Predict, own: float, path: Path) -> Iterator[Item]:
+    """The image at a path with its georeference; `own` is the network's resolution."""
+    try:
+        wanted = options.resolution is None or options.lines is not None
+        where = find_georeference(path) if wanted and path.is_file() else None
+        stated = options.resolution or (None if where is None else where.resolution)
+        scene = read_scene(path, own if stated is None else stated)
+        if options.lines is not None and where is None:
+            raise IT3Error(f"{path} has no georeference: add a world file, or leave out --lines")
+        if not scene.at(own).known.any():
+            raise IT3Error(f"{path} has no data: all of it is white, black or declared empty")
+    except IT3Error as problem:
+        yield Item(printable(path), problem=str(problem))
+        return
+    fields = {"resolution": scene.resolution, "resolution_stated": stated is not None}
+    yield Item(str(path), (scene, where), fields=fields)
+
+
+def write_files(options: Predict, one: Prediction) -> None:
+    """Writes the files that were named, in the image's own pixels."""
+    image, (scene, where), (road,) = Path(one.item.name), one.item.value, one.output
+    size = scene.image.shape[1], scene.image.shape[0]
+    resized = cv2.resize(road.clamp_min(0).numpy(), size, interpolation=cv2.INTER_LINEAR)
+    found = (np.asarray(resized) >= 0.5) & scene.known
+    for option, path in files_of(options, image).items():
+        if option == "--lines":
+            write_text(path, geojson(centre_lines(found), where, {"source": image.name}))
+            continue
+        pixels = (255 * found).astype(np.uint8) if option == "--out" else _overlay(scene, found)
+        write_bytes(path, cv2.imencode(path.suffix.lower(), pixels)[1].tobytes())
+
+
+def _overlay(scene: Scene, found: NDArray[np.bool_]) -> Pixels:
+    """The image with its roads in red, and what has no data in grey stripes; BGR, as OpenCV's."""
+    red = np.array([255, 36, 40])
+    mixed = np.where(found[..., None], 0.45 * scene.image + 0.55 * red, scene.image)
+    rows, columns = np.indices(found.shape)
+    stripes = np.where((rows + columns) // 8 % 2, 205, 225)[..., None]
+    drawn = np.where(scene.known[..., None], mixed, stripes).astype(np.uint8)
+    return np.ascontiguousarray(drawn[..., ::-1])
+
+
+def in_words(one: Prediction) -> str:
+    """The road, what adaptation changed, and how unusual the image is."""
+    (before,), (after,), fields = one.first_output, one.output, one.item.fields or {}
+    changed = ((before >= 0.5) != (after >= 0.5)).sum() / (after >= 0).sum()
+    known = one.item.value[0].known.mean()
+    text = (
+        f"{one.item.name}: {one.values['prediction']:.1f} % road on {100 * known:.0f} % of the "
+        f"image, adaptation changed {100 * float(changed):.2f} %; percentile {one.percentile:.1f}"
+    )
+    text += ", unusual" if one.flagged else ""
+    if not fields["resolution_stated"]:
+        text += f"; ground resolution unknown, assumed {fields['resolution']:g} m a pixel"
+    return text
+
+
+def by_quartile(rows: Iterable[Mapping[str, Any]]) -> Figure | None:
+    """What each method changes by quartile of the source's MSE, in batches of the largest size."""
+    shown = [dict(r) for r in rows if r["level"].startswith("MSE") and r["method"] in _SHOWN]
+    largest = max((row["batch_size"] or 0 for row in shown), default=0)
+    shown = [row for row in shown if row["batch_size"] in (None, largest)]
+    if all(row["method"] == "source" for row in shown):
+        return None
+    return difference_by_level(shown, error="100 − quality, %", title=f"batches of {largest}")
+
+
+def qualitative(
+    scenes: Sequence[Scene], predictions: Sequence[Mapping[str, NDArray[Any]]], slack: float
+) -> Figure:
+    """The paper's figure: each image, some predictions by name, and the truth."""
+    figure = Figure(figsize=(11.0, 2.35 * len(scenes) + 0.3), layout="constrained")
+    axes = figure.subplots(len(scenes), len(predictions[0]) + 2, squeeze=False)
+    for number, (scene, found) in enumerate(zip(scenes, predictions, strict=True)):
+        scores = [score(one, scene.label, slack)[:3] for one in found.values()]
+        below = [" / ".join(f"{100 * value:.0f}" for value in three) for three in scores]
+        maps = [np.where(scene.label >= 0, one, 0.35) for one in (*found.values(), scene.label)]
+        labels = [printable(scene.name)[-28:], *below, ""]
+        titles = ["image", *found, "truth"] if number == 0 else [""] * len(labels)
+        pictures = [scene.image, *maps]
+        for ax, drawn, label, title in zip(axes[number], pictures, labels, titles, strict=True):
+            ax.imshow(drawn, cmap="gray", vmin=0, vmax=1, interpolation="antialiased")
+            ax.set(xticks=[], yticks=[])
+            ax.set_xlabel(label, fontsize=8, parse_math=False)
+            ax.set_title(title, fontsize=10)
+    return figure

@@ -1,0 +1,363 @@
+"""Roads from the air: a problem, a test set and a reader from aerial images and their masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from it3_core import IT3, Activations, AnswerStep, DenseMap, IT3Error, Source
+from it3_core.batching import Ragged, batches
+from it3_core.engine.inner_optimizer import Norm, has_batch_norm
+from it3_core.evaluation.evaluate import Predictor
+from it3_core.experiment import types
+from it3_core.experiment.lines import AUTO, common_lines, norm_for
+from it3_core.experiment.predict import method_for
+from it3_core.experiment.train import hold_out, mean_error
+from it3_core.experiment.types import Experiment, Json, Network
+from it3_core.experiment.verbs import batch_sizes
+from it3_core.io.tensors import digest
+from it3_core.io.typed import as_kind
+from it3_core.model.adapters import adapter_from
+from it3_core.trust.candidates import Candidate
+from it3_vision.data import Preprocessing
+from it3_vision.roads import adapter as losses
+from it3_vision.roads import outputs
+from it3_vision.roads import scenes as aerial
+from it3_vision.roads.adapter import SLACK, RoadMap, Score, score
+from it3_vision.roads.cli import DemoOptions, Evaluate, Predict, Train
+from it3_vision.roads.drawn import drawn_scenes
+from it3_vision.roads.network import DRUSettings, Pixels, build
+from it3_vision.roads.reading import open_roads
+from it3_vision.roads.scenes import Images, Scene, Scenes, as_input, images_of
+from it3_vision.roads.tiling import TILE, Tiled
+
+ALL, VALIDATION = "all", "validation crops"
+CHEAP = ["cell.up.0.*", "cell.head.*"]
+"""The last layers: with these alone, a backward pass ends where it began."""
+
+_SEEN = 200  # training crops, as they are, that statistics are taken from
+_CROPS = 4  # how many are tuned for at once: a whole image makes more
+_HARM = 0.02  # of the quality on validation crops is what a choice may cost
+_QUARTERS = 4
+_COLUMNS = {"error (100 − quality)": 1, "correctness": 1, "completeness": 1, "iou": 1, "mse": 2}
+_ITERATIONS, _RATE = (5, 15), 3e-4  # of the paper's qualitative figure
+
+
+Wrap = Callable[[Predictor], Tiled]
+Measure = Callable[[Any, Any], Mapping[str, Tensor]]
+
+
+def _road(maps: Ragged) -> Tensor:
+    """The road's per cent of what has data: of maps of probabilities and of labels alike."""
+    found = [100 * (one >= 0.5).sum() / (one >= 0).sum().clamp_min(1) for one in maps]
+    return torch.stack(found)[:, None]
+
+
+ANSWERS = types.Answers([types.Quantity("road", "%", 1)], values=_road)
+
+
+def problem(data: Path, options: Train) -> types.Problem:
+    """Training on the scenes in a folder."""
+    scenes = open_roads(data, resolution=options.resolution, split=options.split)
+    return problem_of(scenes, options, {"data": str(data.resolve()), "split": options.split})
+
+
+def problem_of(scenes: Scenes, options: Train, provenance: Json) -> types.Problem:
+    """Training on any scenes with masks."""
+    network = DRUSettings(options.preset, options.steps, options.norm)
+    second = {"second_signal": options.second_signal, "noisy_fraction": options.noisy_fraction}
+    return types.Problem(
+        settings={
+            "task": "roads",
+            "network": asdict(network),
+            "resolution": options.at,
+            "crop": options.size,
+            **second,
+            "data_resolution": scenes.resolution,
+            "scenes": digest({}, {"names": list(scenes.names)})[:16],
+        },
+        data=partial(_read, scenes, options),
+        make=lambda adapter: build(network),
+        recipe=types.Recipe(
+            options.epochs,
+            options.batch_size,
+            options.lr,
+            options.seed,
+            optimizer="AdamW",
+            optimizer_options={"weight_decay": 1e-2},
+            schedule="onecycle",
+            clip=5.0,
+            bfloat16=options.bfloat16,
+            channels_last=True,
+            refresh=32,
+        ),
+        answers=ANSWERS,
+        loss=partial(losses.recurrent_zigzag, **cast(Any, second)),
+        vanilla_loss=losses.recurrent_supervised,
+        trials=_trials,
+        statistics=_statistics,
+        restore=restore,
+        provenance=provenance,
+    )
+
+
+def restore(settings: Json, adapter_json: Json) -> types.Restored:
+    """The network without its weights."""
+    adapter = adapter_from(dict(adapter_json))
+    if not isinstance(adapter, DenseMap):
+        raise IT3Error("this is no network of roads: train it again")
+    network = as_kind(settings.get("network"), DRUSettings, "the network's settings")
+    _kept(settings)
+    return types.Restored(build(network), RoadMap(), ANSWERS)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What evaluating and predicting need of the settings."""
+
+    prepare: Preprocessing
+    resolution: float
+
+
+def _kept(settings: Json) -> _Kept:
+    return as_kind(dict(settings), _Kept, "the experiment's settings")
+
+
+def _read(scenes: Scenes, options: Train) -> types.TrainingData:
+    found, skipped = aerial.gathered(scenes, options.at, not options.quiet)
+    rows, validation = hold_out(len(found), 0.2, options.seed, least=8, most=64)
+    prepare = aerial.fitted([found[row] for row in rows], options.size)
+    return types.TrainingData(
+        adapter=RoadMap(),
+        rows=rows,
+        validation=validation,
+        plain=lambda some: aerial.middle_crops([found[row] for row in some], prepare, options.size),
+        augmented=lambda some: aerial.Crops([found[row] for row in some], prepare, options.size),
+        seen=rows[:_SEEN],
+        settings={"prepare": prepare.describe()},
+        skipped=skipped,
+    )
+
+
+def _statistics(model: nn.Module, data: types.TrainingData) -> Mapping[str, Tensor]:
+    """ActMAD's, and the validation crops, on which every evaluation measures harm."""
+    layers = [name for name, layer in model.named_modules() if isinstance(layer, Pixels)]
+    seen, (x, y) = data.plain(data.seen)[0], data.plain(data.validation)
+    known = Activations.collect(model, data.adapter, batches(seen, 8), layers)
+    return {**known.tensors(), "validation.x": x, "validation.y": y.to(torch.int8)}
+
+
+def _trials(model: nn.Module, data: types.TrainingData) -> Iterator[types.Trial]:
+    x, y = data.plain(data.validation)
+    wrong = mean_error(model, data.adapter, x, y)
+    # Tuning counts in fractions of the error.
+    yield types.Trial(_CROPS, x, y, aerial.SHIFTS, _candidates(model), _HARM / max(wrong, _HARM))
+
+
+def _candidates(model: nn.Module) -> list[Candidate]:
+    """What tuning tries, the cheapest first."""
+    norms: list[Norm] = ["source", 0.5, "batch"] if has_batch_norm(model) else ["source"]
+    found = [Candidate("Source", {"norm": norm}) for norm in norms[1:]]
+    found += [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (0.5, 1.0)]
+    for norm in norms[:2]:
+        found.append(Candidate("IT3", {"parameters": CHEAP, "norm": norm, "lr": 1e-3}))
+        for lr in (1e-4, 1e-3):  # the paper's own step
+            paper = {"anchor_gradient": True, "trust_region": False}
+            found.append(Candidate("IT3", {**paper, "norm": norm, "lr": lr}))
+    return found
+
+
+def test_set(experiment: Experiment, options: Evaluate) -> types.TestSet:
+    """The scenes in a folder."""
+    scenes = open_roads(options.data, resolution=options.resolution, split=options.split)
+    at, sizes = _kept(experiment.settings).resolution, batch_sizes(options.batch_sizes)
+    images = images_of(scenes, at, window=options.window, most=options.most)
+    how: dict[str, Any] = {"order": options.order, "tile": options.tile, "slack": options.slack}
+    return comparison(experiment, images, sizes, **how)
+
+
+def comparison(
+    experiment: Experiment,
+    images: Images,
+    sizes: Sequence[int],
+    *,
+    order: str = "mse",
+    tile: int = TILE,
+    slack: float = SLACK,
+) -> types.TestSet:
+    """Every method on these images, in batches of these sizes, and on the validation crops."""
+    wrap, measure = partial(Tiled, tile=tile), partial(_measure, slack=slack)
+    for network in experiment.networks:  # now, and not after an hour
+        validation_of(network)
+    mse = _source_mse(experiment, images.scenes, wrap, measure)
+    scenes, rank = list(images.scenes), np.argsort(mse, kind="stable").tolist()
+    if order == "mse":
+        scenes, rank = [scenes[row] for row in rank], list(range(len(scenes)))
+    quarters = np.array_split(rank, min(_QUARTERS, len(scenes)))
+    parts = {f"MSE quartile {n}": part.tolist() for n, part in enumerate(quarters, 1)}
+    labels = {str(n): torch.from_numpy(np.array(s.label)) for n, s in enumerate(images.scenes)}
+    return types.TestSet(
+        title="Roads from the air",
+        noun="image",
+        levels={VALIDATION: validation_of, ALL: partial(inputs_of, scenes)},
+        in_distribution=VALIDATION,
+        lines=_lines(),
+        batch_sizes=sizes,
+        measure=measure,
+        columns=[types.Quantity(name, "%", digits) for name, digits in _COLUMNS.items()],
+        headline=[ALL],
+        groups=[types.Group(name, [ALL], part=part) for name, part in parts.items()],
+        wrap=wrap,
+        pictures=partial(_pictures, scenes, rank, wrap, slack),
+        notes=[
+            f"Correctness is the fraction of predicted road pixels at most {slack:g} pixels from a "
+            f"true road, completeness the fraction of true road pixels as near a predicted one, "
+            f"quality 1 / (1/correctness + 1/completeness − 1). Quartiles are by the source's MSE.",
+            *(f"Left out: {one}." for one in images.skipped[:10]),
+        ],
+        identity={
+            "images": digest(labels, {"names": [scene.name for scene in images.scenes]})[:16],
+            "order": order,
+            "tile": tile,
+            "slack": slack,
+        },
+    )
+
+
+def _cheap(network: Network, size: int) -> Predictor:
+    norm = norm_for(network, size, 1)
+    return IT3(network.model, network.adapter, parameters=CHEAP, lr=1e-3, norm=norm)
+
+
+def _lines() -> list[types.Line]:
+    """Those of all images, `auto` by the number of tiles, and two more for maps."""
+    auto = AUTO._replace(make=lambda network, size: method_for(network, "auto"))
+    half = types.Line(
+        "answer step",
+        lambda network, size: AnswerStep(network.model, network.adapter, alpha=0.5),
+        once=True,
+        note="Half of the way from y0 to F(x, y0).",
+    )
+    # One image has pixels enough for statistics of its own.
+    lines = [auto if line is AUTO else line for line in common_lines(1)]
+    return [*lines, half, types.Line("IT³, cheap", _cheap, note="The last layers alone.")]
+
+
+def _input(network: Network, scene: Scene) -> Tensor:
+    prepare = _kept(network.settings).prepare
+    return as_input(prepare, scene.image, scene.known).to(network.device)
+
+
+def inputs_of(scenes: Sequence[Scene], network: Network) -> types.Instances:
+    """Scenes as a network sees them, with their labels."""
+    x = Ragged([_input(network, scene) for scene in scenes])
+    y = Ragged([torch.from_numpy(np.array(scene.label)) for scene in scenes])
+    return types.Instances(x, y, [scene.name for scene in scenes])
+
+
+def validation_of(network: Network) -> types.Instances:
+    """The crops that training kept: each is an image of one tile, or of several smaller ones."""
+    x, y = (network.statistics.get(f"validation.{name}", torch.empty(0)) for name in "xy")
+    if not len(x) or x.dim() != 4 or x.shape[1] != 4 or y.shape != (len(x), *x.shape[2:]):
+        raise IT3Error("the experiment has no validation crops: train it again")
+    return types.Instances(Ragged(list(x.to(network.device))), Ragged(list(y)))
+
+
+def _source_mse(
+    experiment: Experiment, scenes: Sequence[Scene], wrap: Wrap, measure: Measure
+) -> list[float]:
+    """Of each image, the mean over the training seeds, so that row i is one image for all."""
+    found = []
+    for network in experiment.networks:
+        x, y, _ = inputs_of(scenes, network)
+        source = wrap(Source(network.model, network.adapter))
+        predicted = [source(x.take([n])).prediction.rows[0] for n in range(len(x))]  # type: ignore[attr-defined]
+        found.append(measure(Ragged(predicted), y)["mse"].tolist())
+    return list(np.mean(found, axis=0))
+
+
+def _measure(prediction: Any, y: Any, slack: float) -> dict[str, Tensor]:
+    """In per cent, to four digits after the point."""
+    scores = [score(p.numpy(), t.numpy(), slack) for p, t in zip(prediction, y, strict=True)]
+    table = 100 * torch.tensor(scores, dtype=torch.float64).round(decimals=6)
+    columns = dict(zip(Score._fields, table.unbind(1), strict=True))
+    return {"error": 100 - columns.pop("quality"), **columns}
+
+
+def _pictures(
+    scenes: Sequence[Scene],
+    rank: Sequence[int],
+    wrap: Wrap,
+    slack: float,
+    found: types.Evaluation,
+    experiment: Experiment,
+) -> Iterator[types.Picture]:
+    """Quality by quartile, and four images from easy to hard."""
+    section, shown, network = "What adaptation does", min(4, len(scenes)), experiment.first
+    if (drawn := outputs.by_quartile(found.rows)) is not None:
+        yield types.Picture("quartiles", drawn, section, "difference by quartile of the MSE")
+    methods: dict[str, Predictor] = {"before": Source(network.model, network.adapter)}
+    for n in _ITERATIONS:
+        step = IT3(network.model, network.adapter, steps=n, lr=_RATE, trust_region=False)
+        methods[f"after {n} iterations"] = step
+    rows = {rank[round((n + 0.5) * len(scenes) / shown - 0.5)]: None for n in range(shown)}
+    some = [scenes[row] for row in rows]
+    predictions = []
+    for scene in some:
+        x = Ragged([_input(network, scene)])
+        maps = {name: cast(Any, wrap(method)(x).prediction) for name, method in methods.items()}
+        predictions.append({name: one.rows[0].numpy() for name, one in maps.items()})
+    yield types.Picture(
+        "qualitative",
+        outputs.qualitative(some, predictions, slack),
+        section,
+        "images, predictions and truth",
+        f"Adaptation to each image alone, with a learning rate of {_RATE:g}. Below: correctness / "
+        f"completeness / quality, in per cent. Grey: no data.",
+    )
+
+
+def reader(experiment: Experiment, options: Predict) -> types.Reader:
+    """Aerial images, each by itself: all its tiles at once."""
+    return types.Reader(
+        noun="image",
+        read=partial(outputs.read_items, options, _kept(experiment.settings).resolution),
+        batch=_batch,
+        words=outputs.in_words,
+        batch_size=1,
+        wrap=partial(Tiled, tile=options.tile),
+        write=partial(outputs.write_files, options),
+    )
+
+
+def _batch(network: Network, values: Sequence[Any]) -> Ragged:
+    at = _kept(network.settings).resolution
+    return Ragged([_input(network, scene.at(at)) for scene, _ in values])
+
+
+def demo(out: Path, options: DemoOptions) -> types.Demo:
+    """Trains on drawn towns, tests on the drawn countryside."""
+    size, seed = 128, 1000 * options.seed
+    towns = drawn_scenes("urban", options.n, size, seed=seed)
+    common = {"out": out / "experiment", "seed": options.seed, "quiet": options.quiet}
+    # Four crops of a scene: more steps, which is what so short a training lacks.
+    small = {"preset": "tiny", "steps": 2, "size": size // 2, "epochs": options.epochs, "lr": 2e-2}
+    train = Train(**cast(Any, common | small))
+
+    def tested(experiment: Experiment) -> types.TestSet:
+        country = drawn_scenes("rural", options.tested, size, seed=seed + 500)
+        four_tiles = size // 2 + 16
+        return comparison(experiment, images_of(country, train.at), (1, 4), tile=four_tiles)
+
+    data = f"{options.n} drawn towns of {size} × {size} pixels"
+    return types.Demo(problem_of(towns, train, {"data": data}), tested)
+
+
+TASK = types.Task("roads", problem, restore, test_set, reader, demo)
