@@ -145,7 +145,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of all four packages and of the tools with mypy --strict."""
-    install(session, "mypy", "nox", "pandas-stubs", packages=list(WHOLE.values()))
+    install(session, "mypy", "nox", "pandas-stubs", "pytest", packages=list(WHOLE.values()))
     sources = [str(source(package)) for package in PACKAGES]
     session.run("mypy", "--strict", *sources, "tools", "noxfile.py")
 

@@ -13,7 +13,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -491,9 +491,9 @@ def test_ctrl_c_ends_in_one_line(folders, tmp_path):
     command = [sys.executable, "-m", "it3_vision", "corrupt", folders, tmp_path / "out",
                "--workers", "2", "--size", "300", "--quiet"]  # fmt: skip
     # A job in the background of a script ignores Ctrl-C, and so would what it starts.
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    with started as process:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGINT, before)
         while not list(tmp_path.glob("out/*/*/*/*.*")):
             assert process.poll() is None
             time.sleep(0.05)
