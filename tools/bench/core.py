@@ -20,7 +20,16 @@ import torch
 from timing import cpu_seconds
 from torch import Tensor, nn
 
-from it3_core import IT3, Adapter, AnswerStep, Classification, Regression, Source, condition
+from it3_core import (
+    IT3,
+    Adapter,
+    AnswerStep,
+    Classification,
+    Regression,
+    Source,
+    condition,
+    paper_it3,
+)
 from it3_core.experiment.tables import markdown_table
 
 
@@ -92,7 +101,7 @@ def compare(
         "forward": torch.no_grad()(net.forward),
         "Source": Source(model, adapter),
         "second pass": AnswerStep(model, adapter),
-        "IT3, paper's mode": method(anchor_gradient=True),
+        "IT3 (paper)": paper_it3(model, adapter, steps=1, lr=1e-4),
         "IT3, anchor detached": method(),
         "IT3, cheap mode": method(parameters="above"),
         "IT3, cheap mode, SGD": method(parameters="above", optimizer="SGD"),

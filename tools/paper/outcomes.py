@@ -41,9 +41,9 @@ class Place:
 class Roles:
     """The names that a task's records have for what every task has; None where it has none."""
 
-    it3: str = "IT³"
+    it3: str = "IT³ (paper)"
     source: str = "source"
-    online: str | None = "online IT³"
+    online: str | None = "online IT³ (paper)"
     actmad: str | None = "ActMAD"
     vanilla: str | None = "vanilla net"
     statistics: str | None = None

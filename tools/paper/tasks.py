@@ -21,7 +21,7 @@ from paper.outcomes import Outcome, Place, Roles
 
 Task = Callable[[Place], Outcome]
 
-IMAGE_ROLES = Roles(it3="IT³, batch statistics", statistics="batch statistics")
+IMAGE_ROLES = Roles(statistics="batch statistics")
 
 _KNOWN = 1000  # training images that Mahalanobis distances are learnt from, at most
 
@@ -112,7 +112,7 @@ def _shapes(
     return Outcome(
         task.name,
         list(map(dict, found.records)),
-        Roles(it3="IT³ paper"),
+        Roles(),
         same=False,
         unit=unit,
         trust=assessed(networks, parts, levels, tests.in_distribution, layer="model.head.3"),

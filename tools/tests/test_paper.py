@@ -26,6 +26,7 @@ from paper.outcomes import Outcome, Place, Roles
 from paper.page import PICTURE, write
 from paper.tasks import TASKS, tabular
 
+IT3 = "IT³ (paper)"
 PAPER = (sys.executable, "-m", "paper")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 ROLES = Roles(vanilla="vanilla net", auto="auto")
@@ -138,12 +139,16 @@ IDLE, VANILLA = ("auto", under(0.0)), ("vanilla net", under(0.0))
 @pytest.mark.parametrize(
     ("methods", "claim", "expected"),
     [
-        ([("IT³", under(-1.0), 4)], "lowers the error", ["reproduced"]),
-        ([("IT³", under(1.0), 4)], "lowers the error", ["the opposite"]),
-        ([("IT³", under(0.0), 4)], "lowers the error", ["not reproduced"]),
-        ([("IT³", under(-0.1), 1), ("IT³", under(-0.5), 16)], "larger batches", ["reproduced"]),
-        ([("IT³", under(-0.1), 1)], "larger batches", []),
-        ([("IT³", {**under(0.0), "20 %": -0.5}, 4)], "more slowly", ["reproduced"]),
+        ([(IT3, under(-1.0), 4)], "lowers the error", ["reproduced"]),
+        ([(IT3, under(1.0), 4)], "lowers the error", ["the opposite"]),
+        ([(IT3, under(0.0), 4)], "lowers the error", ["not reproduced"]),
+        (
+            [(IT3, under(-0.1), 1), (IT3, under(-0.5), 16)],
+            "larger batches",
+            ["reproduced"],
+        ),
+        ([(IT3, under(-0.1), 1)], "larger batches", []),
+        ([(IT3, {**under(0.0), "20 %": -0.5}, 4)], "more slowly", ["reproduced"]),
         ([IDLE, VANILLA], "not worse than source", ["kept", "kept"]),
         ([IDLE, VANILLA], "beats vanilla", ["not shown"]),
         ([("auto", under(-1.0, 0.2)), VANILLA], "not worse than source", ["kept", "broken"]),
@@ -189,7 +194,7 @@ class TestGolden:
 
     def test_every_rival_of_the_paper_has_a_line(self) -> None:
         worse = under(0.0)
-        made = outcome(cells("IT³", under(-1.0), 4), cells("Tent", worse, 4), cells("MEMO", worse))
+        made = outcome(cells(IT3, under(-1.0), 4), cells("Tent", worse, 4), cells("MEMO", worse))
         found = findings(replace(made, task="imagenet"))
         for name in ("Tent", "MEMO"):  # which has no batches
             assert verdicts(found, name) == ["reproduced"]
@@ -198,22 +203,22 @@ class TestGolden:
         assert shown(findings(replace(made, task="cifar")), "TTT") == [found_in_full]
 
     def test_from_mild_to_strong_is_a_slope_too(self) -> None:
-        strong = outcome(cells("IT³", under(-1.0), 4))
+        strong = outcome(cells(IT3, under(-1.0), 4))
         for gain, verdict in ((0.0, "reproduced"), (-2.0, "the opposite")):
             # The source's errors are five less where the shift is mild, IT³'s by that and the gain.
-            both = cells("source", {"fog 1": 0.0}) + cells("IT³", {"fog 1": gain}, 4)
+            both = cells("source", {"fog 1": 0.0}) + cells(IT3, {"fog 1": gain}, 4)
             mild = [{**r, "errors": [e - 5 for e in r["errors"]]} for r in both]
             found = findings(replace(strong, task="imagenet", mild=mild))
             assert verdicts(found, "more slowly") == [verdict]
 
     def test_costs_and_memory_are_held_against_the_papers(self) -> None:
         for cost, verdict in ((4.3, "reproduced"), (4.5, "not reproduced")):
-            steps = [{**record, "cost": cost} for record in cells("IT³", under(0.0), 4)]
+            steps = [{**record, "cost": cost} for record in cells(IT3, under(0.0), 4)]
             made = outcome(steps, cells("ActMAD", under(0.0), 4))
             expected = (str(cost), verdict, "ActMAD: 1.0")
             assert shown(findings(replace(made, task="wings")), "costs") == [expected]
         for memory, verdict in ((1.2, "reproduced"), (2.0, "not reproduced")):
-            made = replace(outcome(), task="imagenet", memory={"IT³": memory, "ActMAD": 1.5})
+            made = replace(outcome(), task="imagenet", memory={IT3: memory, "ActMAD": 1.5})
             expected = (f"{memory:.2f}", verdict, "ActMAD: 1.50")
             assert shown(findings(made), "memory") == [expected]
 
@@ -237,7 +242,7 @@ def test_what_the_idempotence_error_shows(
 
 
 def test_the_page_holds_every_claim_and_escapes_names(tmp_path: Path) -> None:
-    one = outcome(cells("IT³", under(-1.0), 4), trust=scored(IDEMPOTENCE, [0.7, 0.8]))
+    one = outcome(cells(IT3, under(-1.0), 4), trust=scored(IDEMPOTENCE, [0.7, 0.8]))
     page, results = write(tmp_path, [one], {"imagenet": "no such <file>"}, {"commit": "abc"})
     html, text = page.read_text(encoding="utf-8"), results.read_text(encoding="utf-8")
     assert all(finding.claim in text and finding.claim in html for finding in findings(one))
@@ -258,7 +263,7 @@ def test_the_page_holds_every_claim_and_escapes_names(tmp_path: Path) -> None:
 
 
 def test_an_outcome_is_kept_for_later_pages(tmp_path: Path) -> None:
-    one = outcome(cells("IT³", under(-1.0), 4))
+    one = outcome(cells(IT3, under(-1.0), 4))
     assert Outcome.read(tmp_path) is None
     one.write(tmp_path)
     assert Outcome.read(tmp_path) == one

@@ -262,7 +262,7 @@ def test_evaluate_writes_records_table_and_pictures(energy, tmp_path, capfd, mon
     assert code == 0, err
     for name in ("energy.jsonl", "energy-trust.jsonl", "table.md", "energy-boxes.png"):
         assert (results / name).stat().st_size > 100
-    for method in ("vanilla", "second pass", "IT³", "online IT³", "ActMAD", "auto"):
+    for method in ("vanilla", "second pass", "IT³ (paper)", "online IT³ (paper)", "ActMAD", "auto"):
         assert f"| {method} |" in first
     trust = results / "energy-trust.jsonl"
     trust.write_bytes(trust.read_bytes()[:-20])  # a kill: the last split is measured again

@@ -149,8 +149,10 @@ class TestEvaluation:
         assert not [record["problem"] for record in found.records if record["problem"]]
         assert {record["method"] for record in found.records} == {
             "source", "second pass", "answer step", "mean age", "batch statistics",
-            "blended statistics", "IT³, source statistics", "IT³, batch statistics", "IT³ auto",
-            "online IT³", "online IT³, source statistics", "ActMAD", "ActMAD, source statistics",
+            "blended statistics", "IT³ (paper)",
+            "IT³ (paper), batch statistics", "IT³ (paper, gradient stopped)",
+            "online IT³ (paper)", "IT³ auto",
+            "online IT³", "ActMAD", "ActMAD, source statistics",
         }  # fmt: skip
         for name in ("boxes", "methods", "differences", "errors", "samples"):
             with Image.open(found.folder / f"{name}.png") as picture:

@@ -179,7 +179,9 @@ class TestTuning:
 class TestEvaluation:
     def test_every_line_on_every_level(self, found):
         wanted = {"source", "second pass", "batch statistics", "blended statistics",
-                  "IT³, source statistics", "IT³, batch statistics", "IT³ auto", "online IT³",
+                  "IT³ (paper)",
+            "IT³ (paper), batch statistics", "IT³ (paper, gradient stopped)",
+            "online IT³ (paper)", "IT³ auto", "online IT³",
                   "ActMAD", "Tent", "Tent, episodic", "ETA", "EATA", "vanilla net"}  # fmt: skip
         for level in ("clean", "fog 5", "contrast 5", "mean 5"):
             assert {row["method"] for row in found.rows if row["level"] == level} == wanted
@@ -217,7 +219,7 @@ class TestEvaluation:
     def test_other_images_are_not_taken_for_these(self, classifier, tmp_path, squares):
         """Names and labels are the same, pixels are not; severities and batch sizes are told."""
         errors = []
-        only, out = ["second pass", "IT³, batch statistics"], tmp_path / "e"
+        only, out = ["second pass", "IT³ (paper), batch statistics"], tmp_path / "e"
         for seed in (1, 5):
             images = squares(12, seed)
             rng, pixels = np.random.default_rng(seed), images.batch(slice(None))
@@ -235,8 +237,9 @@ class TestEvaluation:
                                                        "mean 5"}  # fmt: skip
         assert (out / "severities.png").is_file()
         cells = {(one["method"], one["batch_size"]) for one in told.records}
-        assert cells == {("source", None), ("second pass", None), ("IT³, batch statistics", 12),
-                         ("IT³, batch statistics", 4)}  # fmt: skip
+        assert cells == {("source", None), ("second pass", None),
+                         ("IT³ (paper), batch statistics", 12),
+                         ("IT³ (paper), batch statistics", 4)}  # fmt: skip
 
     def test_what_looks_at_one_image_runs_once(self, classifier, tmp_path, squares):
         how = compared(classifier, Shifts(squares(4, 1), ("fog",)), 2, 4)

@@ -52,7 +52,7 @@ def test_demo_makes_all_of_it_and_again_says_the_same(demo: Path, run: Run) -> N
     records = demo / "experiment" / "evaluation" / "records.jsonl"
     methods = {json.loads(line)["method"] for line in records.read_text("utf-8").splitlines()}
     assert "NeuralFoil" not in methods  # no baseline for its own answers
-    assert {"source", "vanilla net", "IT³ paper", "online IT³", "Gaussian process"} <= methods
+    assert {"source", "vanilla net", "IT³ (paper)", "online IT³", "Gaussian process"} <= methods
     before = records.read_bytes()
     options = ["--n", 100, "--solver", "neuralfoil", "--epochs", 80, "--quiet"]
     assert run("wings", "demo", "--out", demo, *options)[-1] == str(demo / "report.html")

@@ -20,6 +20,10 @@ from it3_core.methods.gated import Gated as Gated
 from it3_core.methods.gated import StatisticsShift as StatisticsShift
 from it3_core.methods.it3 import IT3 as IT3
 from it3_core.methods.online_it3 import OnlineIT3 as OnlineIT3
+from it3_core.methods.paper import PaperStep as PaperStep
+from it3_core.methods.paper import choose_step as choose_step
+from it3_core.methods.paper import paper_it3 as paper_it3
+from it3_core.methods.paper import paper_online_it3 as paper_online_it3
 from it3_core.methods.source import Source as Source
 from it3_core.methods.stream_statistics import StreamStatistics as StreamStatistics
 from it3_core.methods.tent import Tent as Tent

@@ -31,9 +31,13 @@ from it3_core import (
     Method,
     OnlineIT3,
     Source,
+    choose_step,
+    paper_it3,
+    paper_online_it3,
     supervised_loss,
     zigzag_loss,
 )
+from it3_core.batching import batches
 from it3_core.evaluation.evaluate import evaluate
 from it3_core.evaluation.records import Record, read_records
 from it3_core.experiment.figures import box_by_level, difference_by_level
@@ -51,8 +55,8 @@ LEVELS = {"clean": 0.0, "5 %": 0.05, "10 %": 0.10, "15 %": 0.15, "20 %": 0.20}
 BATCH_SIZES = (1, 4, 8)
 _STREAM_SIZE = 8  # rows in a batch of online IT³ and ActMAD
 _ENSEMBLE = 5  # networks, the one that is measured among them
-_DRAWN = ("source", "ActMAD", "IT³", "auto")  # in the box plots, as in the paper
-_COMPARED = ("source", "second pass", "IT³ per instance", "online IT³", "auto", "vanilla",
+_DRAWN = ("source", "ActMAD", "IT³ (paper)")  # in the box plots, as in the paper
+_COMPARED = ("source", "second pass", "IT³ (paper)", "online IT³ (paper)", "auto", "vanilla",
              "ActMAD", "gaps known: source, imputed", "gaps known: boosting")  # fmt: skip
 _INTRODUCTION = """Made by `{}`.
 
@@ -93,11 +97,12 @@ def _measure(data: UCI, number: int, folder: Path, settings: dict[str, Any]) -> 
     common: dict[str, Any] = {"seed": number, "path": folder / f"{data.name}.jsonl"}
     common |= {"levels": levels, "error": model.adapter_.error}
     common |= {"progress": False}
-    every_size = {**single, "IT³": batched.pop("IT³")}
+    every_size = {**single, "IT³ (paper)": batched.pop("IT³ (paper)")}
     evaluate(every_size, batch_sizes=BATCH_SIZES, once=list(single), **common)
     # Larger batches only: at one row, a stream's or ActMAD's statistics are noise, and cost most.
     larger = {"source": single["source"], **batched}
-    common |= {"batch_sizes": [_STREAM_SIZE], "once": ["source"], "streams": ["online IT³"]}
+    streams = [name for name in larger if name.startswith("online")]
+    common |= {"batch_sizes": [_STREAM_SIZE], "once": ["source"], "streams": streams}
     evaluate(larger, **common)
     lines = [{"seed": number, **line} for line in _assess_scores(model, x, y, levels)]
     append_lines(folder / f"{data.name}-trust.jsonl", lines)
@@ -168,12 +173,35 @@ def _methods(
         "gaps known: vanilla, imputed": _On("imputed", Source(vanilla, adapter)),
         "gaps known: boosting": _On("with gaps", boosting),
     }
+    paper, online = _paper_steps(model, x, seed)
     batched = {
-        "IT³": _On("zeroed", IT3(network, adapter, **step)),
-        "online IT³": _On("zeroed", OnlineIT3(network, adapter, **step)),
+        "IT³ (paper)": _On("zeroed", paper_it3(network, adapter, **paper)),
+        "IT³ (paper, gradient stopped)": _On(
+            "zeroed", paper_it3(network, adapter, **paper, stop_gradient=True)
+        ),
+        "online IT³ (paper)": _On("zeroed", paper_online_it3(network, adapter, **online)),
+        "IT³, tuned": _On("zeroed", IT3(network, adapter, **step)),
+        "online IT³, tuned": _On("zeroed", OnlineIT3(network, adapter, **step)),
         "ActMAD": _On("zeroed", ActMAD(network, adapter, source, lr=1e-4)),
     }
     return single, batched
+
+
+def _paper_steps(model: IT3Regressor, x: Floats, seed: int) -> tuple[dict[str, Any], ...]:
+    """Steps and rates of the paper's IT³, offline and online: by validation rows, no label used."""
+    generator, _ = seeded(model.random_state)
+    rows = split_rows(np.zeros(len(x)), model.validation_fraction, generator)[1]
+    views = [
+        _views(model, x[rows], zeroed("validation", seed, level, (len(rows), x.shape[1])))["zeroed"]
+        for level in LEVELS.values()
+    ]
+    clean, *shifted = (list(batches(view, _STREAM_SIZE)) for view in views)
+    parts = [part for level in shifted for part in level]
+    found = (
+        choose_step(model.network_, model.adapter_, parts),
+        choose_step(model.network_, model.adapter_, [*clean, *parts], online=True),
+    )
+    return tuple({"steps": one.steps, "lr": one.lr} for one in found)
 
 
 def _best_gradient_step(model: IT3Regressor) -> Candidate:

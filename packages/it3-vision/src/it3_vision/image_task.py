@@ -288,9 +288,6 @@ def candidates(model: nn.Module, batch_size: int) -> list[Candidate]:
         above = {"parameters": "above", "norm": norm}
         found.append(Candidate("IT3", {**above, "lr": 1e-3}))
         found.append(Candidate("IT3", {**above, "lr": 0.05, "optimizer": "SGD", "power": 2.0}))
-        for lr in (1e-4, 1e-3):  # the paper's own step
-            paper = {"anchor_gradient": True, "trust_region": False}
-            found.append(Candidate("IT3", {**paper, "norm": norm, "lr": lr}))
     return found
 
 

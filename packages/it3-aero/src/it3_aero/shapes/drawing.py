@@ -94,7 +94,7 @@ def pictures(
         ),
         trust,
         "histograms of idempotence errors",
-        "Before and after one step of the paper's IT³, as in the paper's Figure 2.",
+        "Before and after the paper's IT³, as in its Figure 2.",
     )
     yield Picture("labels", _labels(levels, quantity), does, f"histogram of {quantity.name}")
     is_right = tolerance.right(first)

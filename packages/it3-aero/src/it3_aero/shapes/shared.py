@@ -20,7 +20,7 @@ from it3_aero.shapes.options import Train
 from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression
 from it3_core.batching import batches, is_graph, tensors
 from it3_core.evaluation.evaluate import Predictor
-from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA, actmad
+from it3_core.experiment.lines import AUTO, PAPER_LINES, SECOND_PASS, SOURCE, VANILLA, actmad
 from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION
 from it3_core.experiment.train import hold_out, trials
 from it3_core.experiment.types import (
@@ -50,7 +50,6 @@ from it3_core.model.losses import zigzag_loss
 from it3_core.trust.candidates import Candidate
 
 _HEAD: dict[str, Any] = {"parameters": "above"}  # the weights above where the signal enters
-_PAPER: dict[str, Any] = {"anchor_gradient": True, "trust_region": False}
 
 
 class StoredSettings(TypedDict):
@@ -178,7 +177,7 @@ def _candidates(model: nn.Module) -> list[Candidate]:
     steps = [plain | {"lr": lr, "steps": n, **_HEAD} for lr in (0.01, 0.05) for n in (1, 3)]
     return [
         *(Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, 0.5, 1.0, 2.0)),
-        *(Candidate("IT3", step) for step in (*steps, {"lr": 2e-4, **_HEAD}, _PAPER)),
+        *(Candidate("IT3", step) for step in (*steps, {"lr": 2e-4, **_HEAD})),
     ]
 
 
@@ -195,12 +194,7 @@ LINES = [
     SECOND_PASS,
     VANILLA,
     Line("ActMAD", actmad),
-    Line("IT³ paper", lambda one, size: IT3(one.model, one.adapter, **_PAPER), idempotence=True),
-    Line(
-        "IT³ without anchor",
-        lambda one, size: IT3(one.model, one.adapter, anchor="none", **_PAPER),
-        note="An ablation: the second pass is f's own, the paper's equation (5).",
-    ),
+    *PAPER_LINES,
     Line("IT³ cheap", lambda one, size: IT3(one.model, one.adapter, **_HEAD)),
     AUTO,
     Line(

@@ -48,6 +48,7 @@ def evaluate(
     in_distribution: str | None = "clean",
     once: Collection[str] = (),
     streams: Collection[str] = (),
+    shifted: Collection[str] = (),
     path: str | Path | None = None,
     progress: bool = True,
 ) -> list[Record]:
@@ -77,6 +78,7 @@ def evaluate(
             per-instance IT³: they run at the largest one only.
         streams: names of methods that go through all levels in order as one stream, without a
             reset in between: what the paper calls online.
+        shifted: those of them that start anew after the in-distribution level.
         path: a JSON-lines file to append to and continue from.
         progress: whether to say on standard error how far it is.
 
@@ -101,7 +103,7 @@ def evaluate(
         >>> records[0]["difference"], records[0]["cost"]
         (0.0, 1.0)
     """
-    _check_names(methods, levels, reference, in_distribution, once, streams)
+    _check_names(methods, levels, reference, in_distribution, once, [*streams, *shifted])
     # The largest first: all methods run at it, so that they come in the caller's order.
     sizes = sorted(set(batch_sizes), reverse=True)
     if not sizes or sizes[-1] < 1:
@@ -119,7 +121,7 @@ def evaluate(
         for name, label in labels[size].items()
     ]
     bar = Progress(len(wanted), "evaluate", progress)
-    run = _Run(methods, levels, error, seed, reference, in_distribution, once, streams,
+    run = _Run(methods, levels, error, seed, reference, in_distribution, once, streams, shifted,
                file, known, bar)  # fmt: skip
     run.show(sum(map(run.is_done, wanted)), "begin" if file is None else f"found in {file}")
     # Methods may draw random numbers; the caller's own stay as they were.
@@ -144,6 +146,7 @@ class _Run:
     in_distribution: str | None
     once: Collection[str]
     streams: Collection[str]
+    shifted: Collection[str]
     path: Path | None
     known: dict[Cell, Record]
     bar: Progress
@@ -166,6 +169,7 @@ class _Run:
         last = {name: index for index, names in enumerate(missing.values()) for name in names}
         ready: set[str] = set()
         broken: dict[str, str] = {}
+        previous: str | None = None
         for index, (level, data) in enumerate(self.levels.items()):
             # A stream that is to be continued has to go through its beginning again.
             again = [name for name in self.streams if index <= last.get(name, -1)]
@@ -180,8 +184,11 @@ class _Run:
                 if name not in ready:
                     self._warm_up(name, take(x, slice(0, size)))
                     ready.add(name)
-                elif name not in self.streams:
+                elif name not in self.streams or (
+                    name in self.shifted and previous == self.in_distribution
+                ):
                     _reset(self.methods[name])
+            previous = level
             tallies = self._answer(level, x, y, size, order, broken)
             records = [self._record(level, count(x), n, labels[n], tallies) for n in missing[level]]
             self._check_same(level, size, count(x), tallies[self.reference])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -209,6 +210,7 @@ def _compared(
             in_distribution=test_set.in_distribution,
             once=[line.name for line in run if line.once and line.name in methods],
             streams=[line.name for line in run if line.stream and line.name in methods],
+            shifted=[line.name for line in run if line.shifted and line.name in methods],
             path=path,
             progress=progress,
         )
@@ -331,6 +333,7 @@ def _described(network: Network) -> NetworkSummary:
         "measured": dict(network.measured),
         "parameters": sum(p.numel() for p in network.model.parameters()),
         "tunings": {str(size): one.describe() for size, one in network.tunings.items()},
+        "paper": {kind: asdict(step) for kind, step in network.paper.items()},
     }
 
 
@@ -339,4 +342,9 @@ def _fingerprint(network: Network) -> str:
     tensors = dict(network.model.state_dict())
     if network.vanilla is not None:
         tensors |= {f"vanilla.{name}": v for name, v in network.vanilla.state_dict().items()}
-    return digest(tensors, _described(network)["tunings"])[:16]
+    chosen = {"tunings": _described(network)["tunings"], "paper": _steps(network)}
+    return digest(tensors, chosen)[:16]
+
+
+def _steps(network: Network) -> dict[str, list[float]]:
+    return {kind: [step.steps, step.lr] for kind, step in network.paper.items()}

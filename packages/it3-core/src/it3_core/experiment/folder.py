@@ -25,6 +25,7 @@ from it3_core.io.output import MARKER, OutputFolder, inside, open_output, read_m
 from it3_core.io.tensors import load as load_checkpoint
 from it3_core.io.tensors import save
 from it3_core.io.typed import as_kind, read_json
+from it3_core.methods.paper import PaperStep
 from it3_core.model.adapters import Adapter, adapter_from
 from it3_core.training.resume import History
 from it3_core.trust.calibration import Trust
@@ -41,6 +42,7 @@ class _Stored:
     settings: dict[str, Any]
     measured: dict[str, Any]
     provenance: dict[str, Any]
+    paper: dict[str, PaperStep]
 
 
 def is_first() -> bool:
@@ -81,6 +83,7 @@ def write_network(out: OutputFolder, network: Network, provenance: Json) -> None
                 "settings": dict(network.settings),
                 "measured": dict(network.measured),
                 "provenance": dict(provenance),
+                "paper": {kind: asdict(step) for kind, step in network.paper.items()},
             },
             trust=network.trust,
             tuning={str(size): one.describe() for size, one in network.tunings.items()},
@@ -123,6 +126,7 @@ def _read_network(folder: Path, seed: int, restore: Restore) -> tuple[Network, J
         history=asdict(history),
         measured=stored.measured,
         vanilla=vanilla,
+        paper=stored.paper,
     )
     return network, stored.provenance
 

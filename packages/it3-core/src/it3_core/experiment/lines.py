@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.errors import IT3Error
 from it3_core.evaluation.evaluate import Predictor
-from it3_core.experiment.types import Line, Network
+from it3_core.experiment.types import Experiment, Line, Network
 from it3_core.methods.actmad import Activations, ActMAD
 from it3_core.methods.answer_step import AnswerStep
 from it3_core.methods.batch_statistics import BatchStatistics
 from it3_core.methods.it3 import IT3
 from it3_core.methods.online_it3 import OnlineIT3
+from it3_core.methods.paper import PaperStep, paper_it3, paper_online_it3
 from it3_core.methods.source import Source
 
+_KINDS = ("source", "batch", "online")  # of the paper's steps
 PRIOR = 16
 """Inputs that the training data count as, where statistics are blended (Schneider et al. 2020)."""
 
@@ -46,6 +50,30 @@ AUTO = Line(
 )
 
 
+def _paper(
+    kind: str,
+    network: Network,
+    size: int,
+    *,
+    steps: int | None = None,
+    norm: Norm = "source",
+    stop_gradient: bool = False,
+) -> IT3:
+    step = network.paper_step(kind)
+    step = step if steps is None else step.of(steps)
+    settings: dict[str, Any] = {"steps": step.steps, "lr": step.lr, "norm": norm}
+    return paper_it3(network.model, network.adapter, **settings, stop_gradient=stop_gradient)
+
+
+def _paper_online(network: Network, size: int) -> Predictor:
+    step = network.paper_step("online")
+    return paper_online_it3(network.model, network.adapter, steps=step.steps, lr=step.lr)
+
+
+def _without_anchor(network: Network, size: int) -> Predictor:
+    return replace(_paper("source", network, size), anchor="none")
+
+
 def norm_for(network: Network, size: int, fewest: int) -> Norm:
     """What "batch statistics" are: the batch's, blended below `fewest` inputs, or none at all."""
     if not has_batch_norm(network.model):
@@ -53,26 +81,39 @@ def norm_for(network: Network, size: int, fewest: int) -> Norm:
     return "batch" if size >= fewest else size / (PRIOR + size)
 
 
-def paper_step(network: Network, size: int, norm: Norm) -> dict[str, Any]:
-    """The paper's step on these statistics, at the rate that was best on validation rows.
+_PAPER = "The paper's equation (6); its steps and rate are chosen without labels."
+_PAPER_ONLINE = "The paper's equation (7): one stream through all levels, no trust region."
 
-    Where it was not tried for so few inputs, it is the rate for the fewest that it was tried for.
-    """
-    larger = [network.tunings[n] for n in sorted(network.tunings) if n > size]
-    steps = (
-        [entry for entry in tuning.tried if entry.get("method") == "IT3"]
-        for tuning in (network.tuning(size), *larger)
-    )
-    tried = [
-        entry
-        for entry in next(filter(None, steps), [])
-        if entry.get("gate") is None
-        and entry["settings"].get("anchor_gradient")
-        and (entry["settings"].get("norm", "source") == "source") == (norm == "source")
+PAPER_LINES = [
+    Line("IT³ (paper)", partial(_paper, "source"), idempotence=True, note=_PAPER),
+    Line("IT³ (paper, gradient stopped)", partial(_paper, "source", stop_gradient=True),
+         note="The other reading of the paper's appendix C.4: no gradient through F's input."),
+    Line("online IT³ (paper)", _paper_online, stream=True, note=_PAPER_ONLINE),
+]  # fmt: skip
+"""The paper's own step, as `it3_core.methods.paper` defines it, on the trained statistics."""
+
+ABLATION_LINES = [
+    *(Line(f"IT³ (paper), steps: {n}", partial(_paper, "source", steps=n)) for n in (1, 2, 3)),
+    Line("IT³ without anchor", _without_anchor, note="The second pass is f's own: equation (5)."),
+    Line("online IT³ (paper), shifted only", _paper_online, stream=True, shifted=True,
+         note="A stream that starts with the first shifted level."),
+]  # fmt: skip
+"""What else the paper's section 3 and appendix speak of; `evaluate --ablation` adds them."""
+
+
+def with_paper_step(experiment: Experiment, steps: int | None, lr: float | None) -> Experiment:
+    """The experiment with these in place of the paper's steps and rate that were chosen."""
+    if steps is None and lr is None:
+        return experiment
+
+    def changed(step: PaperStep) -> PaperStep:
+        return PaperStep(steps or step.steps, lr or step.lr)
+
+    networks = [
+        replace(one, paper={kind: changed(one.paper_step(kind)) for kind in _KINDS})
+        for one in experiment.networks
     ]
-    best = max(tried, key=gain_of, default=None)
-    lr = 2e-4 if best is None else float(best["settings"]["lr"])
-    return {"lr": lr, "anchor_gradient": True, "trust_region": False, "norm": norm}
+    return replace(experiment, networks=networks)
 
 
 def gain_of(entry: Mapping[str, Any]) -> float:
@@ -98,18 +139,15 @@ def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:
             return None
         return BatchStatistics(network.model, network.adapter, prior=PRIOR)
 
-    def it3(network: Network, size: int) -> Predictor:
-        return IT3(network.model, network.adapter, **paper_step(network, size, "source"))
-
     def it3_batch(network: Network, size: int) -> Predictor | None:
         norm = norm_for(network, size, fewest)
-        if norm == "source":
-            return None
-        return IT3(network.model, network.adapter, **paper_step(network, size, norm))
+        return None if norm == "source" else _paper("batch", network, size, norm=norm)
 
     def online(network: Network, size: int) -> Predictor:
-        step = paper_step(network, size, norm_for(network, size, fewest))
-        return OnlineIT3(network.model, network.adapter, **{**step, "trust_region": True})
+        norm = norm_for(network, size, fewest)
+        step = network.paper_step("source" if norm == "source" else "batch")
+        settings: dict[str, Any] = {"steps": step.steps, "lr": step.lr, "norm": norm}
+        return OnlineIT3(network.model, network.adapter, anchor_gradient=True, **settings)
 
     def aligned(network: Network, size: int) -> Predictor:
         return actmad(network, size, norm_for(network, size, fewest))
@@ -120,10 +158,10 @@ def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:
         SECOND_PASS,
         Line("batch statistics", statistics, note="Of the batch alone."),
         Line("blended statistics", blended, note=why),
-        Line("IT³, source statistics", it3, idempotence=True),
-        Line("IT³, batch statistics", it3_batch),
+        *(line._replace(stream=line.stream and stream) for line in PAPER_LINES),
+        Line("IT³ (paper), batch statistics", it3_batch, note="The paper does not say whose."),
         AUTO,
-        Line("online IT³", online, stream=stream),
+        Line("online IT³", online, stream=stream, note="With a trust region; on such statistics."),
         Line("ActMAD", aligned),
         VANILLA,
     ]

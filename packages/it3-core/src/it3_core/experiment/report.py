@@ -15,10 +15,17 @@ from it3_core.experiment.statistics import Row, plain_rows
 from it3_core.experiment.tables import by_level, change_cell, error_cell, fixed, interval
 from it3_core.experiment.types import Evaluation, NetworkSummary, Quantity, Summary
 from it3_core.io.files import FilePath
+from it3_core.methods.paper import PaperStep
 from it3_core.trust.candidates import Tuning
 
 ADAPTATION = "What adaptation does"
 """The section of the pictures that say so; all others stand with the uncertainty scores."""
+
+_KINDS = {"source": "each batch", "batch": "each batch, batch statistics", "online": "online"}
+_PAPER = (
+    "What the paper leaves open, chosen without labels: what lowers the idempotence error most on "
+    "shifted validation inputs."
+)
 
 _DPI = 160  # of the pictures, as `OutputFolder.write_figure` writes them
 
@@ -94,6 +101,14 @@ def _tuning(summary: Summary) -> Iterator[Part]:
             lines.append([str(network["seed"]), size, chosen, plain(tuning["settings"])])
     if len(lines) > 1:
         yield table(lines, "Chosen on validation data, for batches of at least this size.")
+    lines = [["seed", "paper's IT³", "steps", "learning rate", "idempotence error, after / before"]]
+    for network in summary["networks"]:
+        for kind, stored in network["paper"].items():
+            step = PaperStep(stored["steps"], stored["lr"], tuple(map(tuple, stored["tried"])))
+            numbers = [str(step.steps), f"{step.lr:g}", fixed(step.ratio, 3)]
+            lines.append([str(network["seed"]), _KINDS.get(kind, kind), *numbers])
+    if len(lines) > 1:
+        yield table(lines, _PAPER)
     for size, tuning in summary["networks"][0]["tunings"].items():
         tried = sorted(tuning["tried"], key=gain_of, reverse=True)
         if not tried:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from it3_core.batching import batches, count, take
+from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.engine.sensitivity import sensitivity
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.experiment.folder import (
@@ -40,15 +41,18 @@ from it3_core.io.files import FilePath, write_json
 from it3_core.io.output import OutputFolder
 from it3_core.io.tensors import digest
 from it3_core.io.typed import read_json
+from it3_core.methods.paper import PaperStep, choose_step
+from it3_core.methods.source import Source
 from it3_core.model.adapters import Adapter
 from it3_core.training.data import cut
 from it3_core.training.fit import Loss, fit
 from it3_core.training.resume import History
 from it3_core.trust.calibration import Trust
-from it3_core.trust.candidates import Candidate, default_candidates
+from it3_core.trust.candidates import Candidate, Tuning, default_candidates
 from it3_core.trust.tune import ExtrapolationSplit, extrapolation_split, tune
 
 _BATCH = 64  # rows of a forward pass
+_PAPER_ROWS = 64  # inputs of each shift that the paper's step is chosen on
 
 
 def train(
@@ -192,7 +196,8 @@ def _network(
     adapter, (x, y) = data.adapter, data.plain(data.validation)
     model.eval()
     statistics = {} if problem.statistics is None else problem.statistics(model, data)
-    tunings = {}
+    tunings: dict[int, Tuning] = {}
+    paper: dict[str, PaperStep] = {}
     for trial in problem.trials(model, data) if problem.trials else ():
         tried = splits
         if problem.extrapolation is not None and problem.extrapolation.side == "both":
@@ -213,6 +218,8 @@ def _network(
             max_harm=trial.max_harm,
             progress=progress,
         )
+        if trial.batch_size >= max(tunings):
+            paper = _paper_steps(model, adapter, trial)
     return Network(
         seed=problem.recipe.seed,
         model=model,
@@ -230,7 +237,31 @@ def _network(
             "sensitivity": sensitivity(model, adapter, take(x, slice(0, 500))),
             "skipped": list(data.skipped[:100]),
         },
+        paper=paper,
     )
+
+
+def _paper_steps(model: nn.Module, adapter: Adapter, trial: Trial) -> dict[str, PaperStep]:
+    """The paper's step: what it leaves open, chosen on a few inputs of each shift, no label used.
+
+    A stream is ordered as the paper's are: first inputs as they are, then the shifts by their
+    idempotence error.
+    """
+    rows = slice(0, max(trial.batch_size, _PAPER_ROWS))
+    clean = take(trial.x, rows)
+    source = Source(model, adapter)
+
+    def error(x: Any) -> float:
+        return float(source(x).error_before.mean())
+
+    shifted = sorted((take(shift(trial.x), rows) for shift in trial.shifts.values()), key=error)
+    parts = [part for x in shifted for part in batches(x, trial.batch_size)]
+    stream = [*batches(clean, trial.batch_size), *parts]
+    found = {"source": choose_step(model, adapter, parts)}
+    found["online"] = choose_step(model, adapter, stream, online=True)
+    if has_batch_norm(model) and trial.batch_size > 1:
+        found["batch"] = choose_step(model, adapter, parts, norm="batch")
+    return found
 
 
 def trials(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from it3_core.evaluation.evaluate import Predictor
+from it3_core.methods.paper import PaperStep
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import supervised_loss
 from it3_core.training.fit import Loss
@@ -166,6 +167,12 @@ class Network:
     history: Json  # of the training
     measured: Json  # on validation rows
     vanilla: nn.Module | None = None  # the same network trained without a signal
+    # The paper's step, on "source" and on "batch" statistics and "online", chosen without labels.
+    paper: Mapping[str, PaperStep] = field(default_factory=dict)
+
+    def paper_step(self, kind: str = "source") -> PaperStep:
+        """The steps and the rate of the paper's IT³; the authors' where none were chosen."""
+        return self.paper.get(kind, self.paper.get("source", PaperStep()))
 
     @property
     def device(self) -> torch.device:
@@ -230,6 +237,7 @@ class Line(NamedTuple):
     make: Callable[[Network, int], Predictor | None]  # by batch size; None where it does not apply
     once: bool = False  # whether its predictions do not depend on the batch size
     stream: bool = False  # whether it goes through all levels without a reset
+    shifted: bool = False  # whether such a stream starts anew after the in-distribution level
     idempotence: bool = False  # whether to keep its errors after the step, for the paper's Figure 2
     note: str = ""  # what a reader should know of it
 
@@ -261,6 +269,7 @@ class NetworkSummary(TypedDict):
     measured: dict[str, Any]
     parameters: int
     tunings: dict[str, StoredTuning]
+    paper: dict[str, dict[str, Any]]  # `PaperStep`s
 
 
 class ScoreSummary(TypedDict):

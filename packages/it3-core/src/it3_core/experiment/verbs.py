@@ -137,6 +137,12 @@ class EvaluateOptions:
     """The folder to write to; `evaluation` in the experiment's by default."""
     only: str | None = None
     """Names of methods, separated by semicolons; all by default."""
+    ablation: bool = False
+    """Also 1, 2, 3 of the paper's steps, its loss without anchor, a stream of shifted inputs."""
+    steps: Positive | None = None
+    """Of the paper's IT³, offline and online, in place of the number that was chosen."""
+    lr: Annotated[float | None, Parameter(validator=Number(gt=0, lte=1))] = None
+    """Learning rate of the paper's IT³, in place of the one that was chosen."""
     device: str = "cpu"
     """Such as cpu or cuda:0."""
     overwrite: bool = False
@@ -212,17 +218,23 @@ def _trained(experiment: "Experiment", seed: int) -> str:
 def evaluate(reference: str, folder: Path, options: EvaluateOptions) -> None:
     """Evaluates, writes the report, and prints the main table."""
     from it3_core.experiment.evaluate import evaluate as run
+    from it3_core.experiment.lines import ABLATION_LINES, with_paper_step
     from it3_core.io.output import EVALUATION, OutputFolder, check_output
 
     task = task_named(reference)
     read = [v for name, v in vars(options).items() if isinstance(v, Path) and name != "out"]
     out = options.out or folder / EVALUATION
     check_output(out, f"{task.name} evaluate", inputs=read, experiment=folder)
-    experiment = loaded(reference, folder, options.device)
+    experiment = with_paper_step(
+        loaded(reference, folder, options.device), options.steps, options.lr
+    )
+    test_set = task.test_set(experiment, options)
+    if options.ablation:
+        test_set = replace(test_set, lines=[*test_set.lines, *ABLATION_LINES])
     only = None if options.only is None else [name.strip() for name in options.only.split(";")]
     found = run(
         experiment,
-        task.test_set(experiment, options),
+        test_set,
         options.out,
         only=only,
         inputs=read,

@@ -16,7 +16,6 @@ from it3_core import (
     AnswerStep,
     Conditioned,
     IT3Error,
-    OnlineIT3,
     Regression,
     condition,
     zigzag_loss,
@@ -25,7 +24,7 @@ from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
 from it3_core.experiment.figures import box_by_level, difference_by_level, error_histograms
-from it3_core.experiment.lines import actmad, common_lines, gain_of, paper_step
+from it3_core.experiment.lines import actmad, common_lines, gain_of
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.experiment.verbs import PredictOptions, batch_sizes
 from it3_core.io.tensors import digest
@@ -48,7 +47,7 @@ YEARS = types.Quantity("age", "years", 1)
 DEMO_TUNED = "4:48,16:96"  # enough for a demonstration
 
 DOES, TRUST = "What adaptation does", "Uncertainty scores"
-_PAPER = ("source", "IT³, source statistics", "online IT³, source statistics")
+_PAPER = ("source", "IT³ (paper)", "online IT³ (paper)")
 _UNSHOWN = ("mean age", "answer step")  # lines of the table that would crowd the pictures
 _ERROR = "|error| in years"
 _BOXES = (
@@ -287,19 +286,11 @@ def _plain_actmad(network: types.Network, size: int) -> Predictor | None:
     return actmad(network, size) if has_batch_norm(network.model) else None
 
 
-def _plain_online(network: types.Network, size: int) -> Predictor | None:
-    if not has_batch_norm(network.model):
-        return None
-    step = {**paper_step(network, size, "source"), "trust_region": True}
-    return OnlineIT3(network.model, network.adapter, **step)
-
-
-# The statistics of a batch of faces of one age hold what is then normalised away: so ActMAD and
-# online IT³ are also compared on the training data's statistics.
+# The statistics of a batch of faces of one age hold what is then normalised away: so ActMAD is also
+# compared on the training data's statistics.
 OWN_LINES = [
     types.Line("answer step", _answer_step, once=True, note="y0 + α (y1 − y0), α by validation."),
     types.Line("ActMAD, source statistics", _plain_actmad),
-    types.Line("online IT³, source statistics", _plain_online, stream=True),
     types.Line("mean age", _mean_age, once=True, note="Of the training faces, for every face."),
 ]
 

@@ -39,8 +39,8 @@ FEWEST = 9  # images that have statistics of their own
 MAX_HARM = 0.01  # of the accuracy on clean images that a choice may cost: one point
 SEVERITY = 5  # of the corruptions that tuning chooses by
 DEMO_TUNED = "16:128,64:192"  # enough for a demonstration
-DEMO_LINES = ("second pass", "batch statistics", "blended statistics", "IT³, source statistics",
-              "IT³, batch statistics", "IT³ auto", "online IT³", "ActMAD", "Tent",
+DEMO_LINES = ("second pass", "batch statistics", "blended statistics", "IT³ (paper)",
+              "IT³ (paper), batch statistics", "IT³ auto", "online IT³", "ActMAD", "Tent",
               "EATA")  # fmt: skip
 
 DOES, TRUST = "What adaptation does", "Uncertainty scores"
@@ -51,8 +51,8 @@ _COLOURS = {
     "TTT": "#713f12",
     "ActMAD": "#b7791f",
     "Tent": "#c2410c",
-    "IT³, source statistics": "#c4b5e8",
-    "IT³, batch statistics": "#8b5cf6",
+    "IT³ (paper)": "#c4b5e8",
+    "IT³ (paper), batch statistics": "#8b5cf6",
     "IT³ auto": "#4c1d95",
     "online IT³": "#a21caf",
 }
