@@ -108,7 +108,9 @@ def problem_of(images: ImageSet, options: Train, provenance: types.Json) -> type
             new_head=options.new_head,
             rotation=options.rotation,
         ),
-        recipe=image_task.recipe_of(options, options.network.norm == "batch"),
+        recipe=image_task.recipe_of(
+            options, options.network.brings, options.network.norm == "batch"
+        ),
         answers=types.Answers(classes=images.classes),
         loss=_loss(zigzag, options.rotation),
         vanilla_loss=_loss(supervised_loss, options.rotation),
@@ -135,7 +137,7 @@ def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:
 
 def _read(images: ImageSet, options: Train) -> types.TrainingData:
     """The labelled images that can be read, in memory where they fit."""
-    size = options.network.size
+    size = options.network.pixels
     images, bad = image_task.in_memory(images.take(images.labels >= 0), size, not options.quiet)
     counts = np.bincount(images.labels, minlength=len(images.classes))
     if len(images) < 20 or counts.min() < 2:
