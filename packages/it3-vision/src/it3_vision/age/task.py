@@ -91,6 +91,7 @@ def problem_of(
 ) -> types.Problem:
     """The same of faces that are open: of the interval of ages, and not test faces."""
     second, weight = options.second_signal, options.second_weight
+    starts: dict[str, Any] = {"weights": options.weights, "new_head": options.new_head}
     return types.Problem(
         settings={
             "task": "age",
@@ -98,13 +99,7 @@ def problem_of(
             **image_task.settings_of(options, options.network.brings, faces),
         },
         data=partial(_read, faces, options, skipped),
-        make=partial(
-            build,
-            options.network,
-            weights=options.weights,
-            new_head=options.new_head,
-            pretrained=True,
-        ),
+        make=partial(build, options.network, pretrained=True, **starts),
         recipe=image_task.recipe_of(options, options.network.brings, batch_norm=True),
         answers=types.Answers([YEARS]),
         loss=partial(zigzag_loss, second_signal=second, second_weight=weight, shared_prefix=True),

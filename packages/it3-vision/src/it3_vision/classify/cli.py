@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from it3_core.errors import IT3Error
 from it3_core.experiment import verbs
 from it3_core.experiment.verbs import application
 from it3_vision import image_options as image
@@ -45,6 +46,12 @@ class Train(image.ImageTrain):
     flip: Annotated[bool, Parameter(negative="--no-flip")] = True
     """Augment by flipping left and right; not for digits and letters."""
     tuned: image.Tuned = "1:512,4:1024,16:1024,64:1024"
+
+    def __post_init__(self) -> None:
+        """Refuses a part of a set that was not given."""
+        super().__post_init__()
+        if self.validation is None and (self.validation_half, self.validation_split) != (None,) * 2:
+            raise IT3Error("--validation-half and --validation-split are of --validation: give it")
 
 
 @dataclass(frozen=True, kw_only=True)
