@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -17,16 +17,39 @@ from it3_core.experiment.verbs import NotNegative, Positive, Quiet, Seed
 
 Preset = Literal["tiny", "small", "paper"]  # for a demonstration, for a few CPU cores, as published
 Normalisation = Literal["batch", "group"]  # group norm answers one image as it answers many
-Normalise = Literal["data", "imagenet"]  # whose mean and deviation images are normalised by
+Normalise = Literal["data", "imagenet", "tensorflow"]  # whose mean and deviation
+Pretrained = Literal["efficientnet_lite0"]  # networks whose weights the extra `pretrained` brings
+Distance = Literal["js", "kl", "l1", "l2"]  # of probabilities, see it3_core's Classification
 SecondSignal = Literal["label", "noisy"]  # what the second pass is given in training
-NETWORKS = ("dla", "resnet18", "resnet34", "resnet50", "resnet152")
+
+
+class Brings(NamedTuple):
+    """What a network brings to its training, where no option says otherwise."""
+
+    layer: str  # where the signal enters
+    size: int = 32  # of the images
+    lr: float = 0.2
+    weight_decay: float = 5e-4
+    normalise: Normalise | None = None  # as its pretrained weights expect it
+
+
+NETWORKS = {
+    "dla": Brings("level3"),
+    **dict.fromkeys(("resnet18", "resnet34", "resnet50", "resnet152"), Brings("layer2")),
+    # What their trained weights gain most by, see docs/classification.md.
+    "resnet20": Brings("pool", lr=0.05, weight_decay=1e-4),
+    "resnet56": Brings("pool", lr=0.03, weight_decay=1e-4),
+    "efficientnet_lite0": Brings("pool", 96, lr=0.02, weight_decay=1e-4, normalise="tensorflow"),
+}
 
 Side = Annotated[int, Parameter(validator=Number(gte=8, lte=10_000))]
 Epochs = Annotated[int, Parameter(validator=Number(gte=1), help="Times through the images.")]
 BatchSize = Annotated[int, Parameter(validator=Number(gte=2), help="Images a step.")]
 Rate = Annotated[
-    float, Parameter(help="The largest learning rate of SGD with momentum, in one cycle.")
+    float,
+    Parameter(help="The largest of SGD's one cycle of learning rates; by default the network's."),
 ]
+Decay = Annotated[float, Parameter(validator=Number(gte=0), help="The network's by default.")]
 Weight = Annotated[float, Parameter(help="Of the second pass in the loss; 1 is the paper's.")]
 Tuned = Annotated[
     str, Parameter(help="Batch sizes to tune for, each with a number of validation images.")
@@ -42,36 +65,69 @@ def check_choice(value: object, kind: Any, what: str) -> None:
         raise IT3Error(f"{what} is {', '.join(get_args(kind))}, not {value!r}")
 
 
+def check_size(network: str, size: int) -> None:
+    """Refuses images of which a network's last maps would be nothing."""
+    if network == "efficientnet_lite0" and not 64 <= size <= 256:
+        raise IT3Error(f"an efficientnet_lite0 takes images of 64 to 256 pixels, not {size}")
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class NetworkSettings:
     """Which network, and where the signal enters.
 
     Attributes:
-        name: dla, resnet18, 34, 50 or 152.
+        name: dla, resnet18, 34, 50 or 152; a ResNet for CIFAR, resnet20 or 56; or
+            efficientnet_lite0.
         preset: paper is the published size; small has fewer channels (and, for a DLA, blocks), for
-            a few CPU cores; tiny still fewer, for a demonstration.
+            a few CPU cores; tiny still fewer, for a demonstration. Of resnet20, 56 and
+            efficientnet_lite0 small is as published.
         norm: Batch norm or group norm.
-        layer: The stage where the signal enters; by default the authors' level3 of a DLA, and its
-            counterpart layer2 of a ResNet.
-        size: Images are brought to this height and width; up to 64 a ResNet's stem keeps it.
+        layer: The stage where the signal enters; by default the authors' level3 of a DLA, its
+            counterpart layer2 of a ResNet, and the pooled features, pool, of the others.
+        size: Images are brought to this height and width, 32 by default, of an efficientnet_lite0
+            96; up to 64 a ResNet's stem keeps it.
+        pretrained: That network, with ImageNet's weights and a new last layer; it needs the extra
+            it3-vision[pretrained].
     """
 
     name: Annotated[str, Parameter(name="--network")] = "dla"
     preset: Preset = "small"
     norm: Normalisation = "batch"
     layer: str | None = None
-    size: Side = 32
+    size: Side | None = None
+    pretrained: Pretrained | None = None
 
     def __post_init__(self) -> None:
         if self.name not in NETWORKS:
             raise IT3Error(f"there is no network {self.name!r}: take {', '.join(NETWORKS)}")
         check_choice(self.preset, Preset, "a preset")
+        if self.pretrained is not None:
+            check_choice(self.pretrained, Pretrained, "a pretrained network")
+            if self.name not in ("dla", self.pretrained):
+                raise IT3Error(f"a {self.name} is not pretrained: leave --network out")
+        check_size(self.network, self.pixels)
+
+    @property
+    def network(self) -> str:
+        """The network's name."""
+        return self.pretrained or self.name
 
     @property
     def stage(self) -> str:
         """Where the signal enters."""
-        return self.layer or ("level3" if self.name == "dla" else "layer2")
+        return self.layer or self.brings.layer
+
+    @property
+    def pixels(self) -> int:
+        """Height and width of the images."""
+        return self.size or self.brings.size
+
+    @property
+    def brings(self) -> Brings:
+        """What training takes from it."""
+        found = NETWORKS[self.network]
+        return found if self.pretrained else found._replace(normalise=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +136,23 @@ class ImageTrain(verbs.TrainOptions):
 
     epochs: Epochs = 12
     batch_size: BatchSize = 128
-    lr: Rate = 0.2
+    lr: Rate | None = None
+    weight_decay: Decay | None = None
     second_signal: SecondSignal = "label"
     """What the second pass is given in training: the label, or a noisy one."""
     second_weight: Weight = 1.0
     weights: Path | None = None
-    """A safetensors file to start from, with torchvision's names."""
+    """A safetensors file to start from, with torchvision's names, or Idelbayev's of resnet20 and
+    56."""
     new_head: bool = False
     """The last layer of these weights is for other classes."""
-    normalise: Normalise = "data"
-    """By the training images' own mean and deviation, or by ImageNet's, as weights from there
-    expect."""
+    normalise: Normalise | None = None
+    """By the training images' own mean and deviation, or by ImageNet's; by default the latter
+    where weights are given, unless they are an experiment's, which brings its own; pretrained
+    networks bring theirs (tensorflow is 127 and 128 of 255)."""
+    freeze_until: str | None = None
+    """Train nothing before this stage, which saves its backward pass; best at or below the stage
+    where the signal enters."""
     bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
     """Multiply in bfloat16, if the CPU can; by default on a GPU only."""
     tuned: Tuned = "16:1024"
@@ -98,9 +160,11 @@ class ImageTrain(verbs.TrainOptions):
     def __post_init__(self) -> None:
         """Refuses what no network can be trained with, before images are read."""
         for name in ("lr", "second_weight"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
                 raise IT3Error(f"{name.replace('_', '-')} must be a positive number, not {value}")
-        check_choice(self.normalise, Normalise, "what images are normalised by")
+        if self.normalise is not None:
+            check_choice(self.normalise, Normalise, "what images are normalised by")
         tuned_sizes(self.tuned)
 
 

@@ -2,16 +2,20 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from it3_core.errors import IT3Error
 from it3_core.experiment import verbs
 from it3_core.experiment.verbs import application
 from it3_vision import image_options as image
 
 TASK = "it3_vision.classify.task:TASK"
+Half = Annotated[
+    Literal[0, 1] | None, Parameter(help="Only one half of these images, the same each time.")
+]
 Part = Annotated[str | None, Parameter(help="Which, where DATA has several.")]
 
 app = application(
@@ -28,12 +32,26 @@ class Train(image.ImageTrain):
     """Options of `train`."""
 
     split: Part = None
+    validation: Path | None = None
+    """Images for every choice and for calibration, in place of a tenth of DATA: where weights to
+    start from have seen all of DATA, as CIFAR's have, other images must be chosen by."""
+    validation_split: Part = None
+    validation_half: Half = None
     network: image.NetworkSettings = field(default_factory=image.NetworkSettings)
+    distance: image.Distance = "js"
+    """Of the two passes' probabilities, the idempotence error: Jensen–Shannon, Kullback–Leibler,
+    the sum of absolute differences or the Euclidean distance. Training does not depend on it."""
     rotation: Annotated[bool, Parameter(negative="--no-rotation")] = True
     """Train the head that TTT needs too, on a fourth of each batch."""
     flip: Annotated[bool, Parameter(negative="--no-flip")] = True
     """Augment by flipping left and right; not for digits and letters."""
     tuned: image.Tuned = "1:512,4:1024,16:1024,64:1024"
+
+    def __post_init__(self) -> None:
+        """Refuses a part of a set that was not given."""
+        super().__post_init__()
+        if self.validation is None and (self.validation_half, self.validation_split) != (None,) * 2:
+            raise IT3Error("--validation-half and --validation-split are of --validation: give it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +59,7 @@ class Evaluate(image.ImageEvaluate):
     """Options of `evaluate`."""
 
     split: Part = None
+    half: Half = None
     corrupted: Path | None = None
     """CIFAR-10-C or ImageNet-C of the same images; made here without it."""
     corruptions: str = "all"
