@@ -12,9 +12,9 @@ from torch import Tensor
 from it3_core.batching import count, take
 from it3_core.errors import IT3Error
 from it3_core.evaluation.evaluate import Predictor
+from it3_core.experiment import Adapt
 from it3_core.experiment.lines import PRIOR
 from it3_core.experiment.types import Answers, Experiment, Item, Network, Prediction, Reader
-from it3_core.experiment.verbs import Adapt
 from it3_core.methods.base import Adaptation, Method
 from it3_core.methods.batch_statistics import BatchStatistics
 from it3_core.methods.it3 import IT3

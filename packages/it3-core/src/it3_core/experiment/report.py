@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from it3_core.experiment.figures import plain_axes
-from it3_core.experiment.lines import gain_of
+from it3_core.experiment.lines import AUTO, gain_of
 from it3_core.experiment.page import Page, Part, columns, facts, picture, plain, table
 from it3_core.experiment.statistics import Row, plain_rows
 from it3_core.experiment.tables import by_level, change_cell, error_cell, fixed, interval
@@ -48,7 +48,7 @@ def _before_and_after(evaluation: Evaluation) -> Iterator[tuple[str, Row, Row | 
             if row["level"] == level and row["error"] is not None
         }
         if "source" in found:
-            yield level, found["source"], found.get("IT³ auto")
+            yield level, found["source"], found.get(AUTO.name)
 
 
 def _levels(summary: Summary) -> list[str]:

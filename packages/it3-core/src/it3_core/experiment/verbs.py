@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 from cyclopts.validators import Number
 
 from it3_core.errors import IT3Error, IT3Warning
+from it3_core.experiment import Adapt
 from it3_core.io.typed import printable
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ Quiet = Annotated[bool, Parameter(help="No progress bars.")]
 Overwrite = Annotated[bool, Parameter(help="Replace what an earlier run wrote there.")]
 Seed = Annotated[NotNegative, Parameter(help="Of all that is random.")]
 Finite = Annotated[float, Parameter(validator=Number(gte=-1e6, lte=1e6))]
-Adapt = Literal["auto", "instance", "batch", "online", "statistics", "none"]
-"""The method chosen by tuning; IT³ on each input, on batches, on a stream; statistics; nothing."""
 
 
 def application(name: str, help: str, version: str | None = None) -> App:
