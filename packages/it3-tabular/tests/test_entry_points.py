@@ -104,7 +104,7 @@ def test_a_stream_goes_on_over_chunks(table, trained, tmp_path, monkeypatch) -> 
     text = (tmp_path / "a.csv").read_text()
     assert text == (tmp_path / "b.csv").read_text()
     assert text.startswith(
-        "height,glazing,compactness,load,prediction,initial,idempotence_error,percentile,flagged\n7.0,0.0,0.98,15.55,"
+        "height,glazing,compactness,load,prediction,initial,idempotence_error,percentile,flagged,adapted\n7.0,0.0,0.98,15.55,"
     )
 
 

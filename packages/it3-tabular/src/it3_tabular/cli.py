@@ -157,8 +157,8 @@ def predict(
     Writes a CSV with a line for each row, in the same order: `prediction`; `initial`, without
     adaptation; `idempotence_error`, how far the network's first and second prediction are apart;
     `percentile`, the percentage of validation rows where it is smaller; `flagged`, 1 above the 95th
-    percentile. Columns are found by name, in any order; those that the model does not use are
-    ignored.
+    percentile; `adapted`, 1 where adaptation changed the prediction. Columns are found by name, in
+    any order; those that the model does not use are ignored.
 
     Example: it3-tabular predict experiment new.csv --out predicted.csv
 
@@ -201,7 +201,8 @@ def predict(
         for chunk in tables.read_chunks(file, size * max(1, tables.CHUNK // size)):
             found = model.detailed(tables.numbers(chunk, wanted, file), method)
             columns = {name: chunk.cells.column(name).to_pylist() for name in copied}
-            for name, values in found._replace(flagged=found.flagged.astype(int))._asdict().items():
+            for name, values in found._asdict().items():
+                values = values.astype(int) if values.dtype.kind == "b" else values
                 columns[name] = np.char.mod("%.9g", values) if values.dtype.kind == "f" else values
             frame = pd.DataFrame(columns, dtype=object)
             stream.write(csv_bytes(frame, header=not rows))

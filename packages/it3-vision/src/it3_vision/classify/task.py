@@ -355,7 +355,7 @@ def _against_accuracy(found: types.Evaluation) -> Iterator[types.Picture]:
 
 def reader(experiment: types.Experiment, options: PredictOptions) -> types.Reader:
     """Images in files."""
-    words = "{prediction} ({probability:.0%})".format_map
+    words = "{prediction} {probability:.2f}".format_map
     return image_task.reader_of(experiment.settings, "image", words)
 
 

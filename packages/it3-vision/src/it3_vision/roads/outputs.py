@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from it3_core import IT3Error
 from it3_core.experiment.figures import difference_by_level
+from it3_core.experiment.predict import in_words
 from it3_core.experiment.types import Item, Prediction
 from it3_core.io.files import write_bytes, write_text
 from it3_core.io.typed import printable
@@ -69,16 +70,15 @@ def _overlay(scene: Scene, found: NDArray[np.bool_]) -> Pixels:
     return np.ascontiguousarray(drawn[..., ::-1])
 
 
-def in_words(one: Prediction) -> str:
+def words(one: Prediction) -> str:
     """The road, what adaptation changed, and how unusual the image is."""
     (before,), (after,), fields = one.first_output, one.output, one.item.fields or {}
-    changed = ((before >= 0.5) != (after >= 0.5)).sum() / (after >= 0).sum()
-    known = one.item.value[0].known.mean()
-    text = (
-        f"{one.item.name}: {one.values['prediction']:.1f} % road on {100 * known:.0f} % of the "
-        f"image, adaptation changed {100 * float(changed):.2f} %; percentile {one.percentile:.1f}"
-    )
-    text += ", unusual" if one.flagged else ""
+    text = in_words(lambda found: f"{found['prediction']:.1f} % road", one)
+    if one.adapted:
+        changed = ((before >= 0.5) != (after >= 0.5)).sum() / (after >= 0).sum()
+        text += f"; adaptation changed {100 * float(changed):.2f} % of the map"
+    if not (known := one.item.value[0].known).all():
+        text += f"; {100 * known.mean():.0f} % of the image has data"
     if not fields["resolution_stated"]:
         text += f"; ground resolution unknown, assumed {fields['resolution']:g} m a pixel"
     return text

@@ -339,7 +339,7 @@ def reader(experiment: Experiment, options: Predict) -> types.Reader:
         noun="image",
         read=partial(outputs.read_items, options, _kept(experiment.settings).resolution),
         batch=_batch,
-        words=outputs.in_words,
+        words=outputs.words,
         batch_size=1,
         wrap=partial(Tiled, tile=options.tile),
         write=partial(outputs.write_files, options),
