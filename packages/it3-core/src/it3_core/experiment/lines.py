@@ -28,8 +28,8 @@ def vanilla(network: Network, size: int) -> Predictor | None:
 
 def actmad(network: Network, size: int, norm: Norm = "source") -> Predictor:
     """ActMAD, by the training data's activations."""
-    known = Activations.from_tensors(dict(network.statistics))
-    return ActMAD(network.model, network.adapter, known, norm=norm)
+    found = Activations.from_tensors(dict(network.statistics))
+    return ActMAD(network.model, network.adapter, found, norm=norm)
 
 
 SOURCE = Line("source", lambda network, size: Source(network.model, network.adapter), once=True)

@@ -116,8 +116,8 @@ def _adaptation(evaluation: Evaluation, unit: Quantity) -> Iterator[Part]:
         cells = [change_cell(row, digits) for row in (*found[1:], row)]
         cells.append(fixed(row["cost"] if row else None))
         if summary["memory"]:
-            known = row is not None and row["batch_size"] in (None, largest)
-            cells.append(fixed(summary["memory"].get(row["method"]) if row and known else None))
+            shown = row is not None and row["batch_size"] in (None, largest)
+            cells.append(fixed(summary["memory"].get(row["method"]) if row and shown else None))
         return cells
 
     largest = max((row["batch_size"] or 0 for row in rows), default=0)
@@ -206,10 +206,10 @@ def _training(network: NetworkSummary) -> Part:
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
     axes.legend(frameon=False, fontsize=8)
-    known = {
+    course = {
         "seed": network["seed"],
         "epochs": f"{len(history['train'])}, best {history['best_epoch']}",
         "seconds": history["seconds"],
         **{k.replace("_", " "): v for k, v in measured.items() if v not in ([], {}, None)},
     }
-    return columns(facts(known), picture(figure, "training curve"))
+    return columns(facts(course), picture(figure, "training curve"))

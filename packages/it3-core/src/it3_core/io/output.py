@@ -95,8 +95,8 @@ class OutputFolder:
         check_replaceable(path)
         if not path.exists():
             return path
-        known = marker.files.get(name, "")
-        if known is not None and known != digest_of(path):
+        digest = marker.files.get(name, "")
+        if digest is not None and digest != digest_of(path):
             raise IT3Error(
                 f"{path} was changed or made by somebody else, so it is left alone: move it away"
             )
@@ -185,11 +185,11 @@ def open_output(
 def check_output(
     out: Path,
     task: str,
-    known: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     files: Sequence[str] = (),
     **apart: Any,
 ) -> None:
-    """Refuses a folder for what `open_output` would, by the settings known yet, before any work."""
+    """Refuses a folder for what `open_output` would, by what is set already, before any work."""
     check_apart(out, **apart)
     nearest = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
@@ -199,7 +199,7 @@ def check_output(
     remove_leftovers(out / MARKER)
     if nearest == out and any(out.iterdir()):
         found = read_marker(out).settings if (out / MARKER).is_file() else {}
-        open_output(out, task, found | dict(known or {}), files=files)
+        open_output(out, task, found | dict(settings or {}), files=files)
 
 
 def output_file(

@@ -184,15 +184,15 @@ class CandidateResult(NamedTuple):
 
     @classmethod
     def of(
-        cls, candidate: Candidate, relative: Mapping[str, Tensor], beyond: Sequence[str]
+        cls, candidate: Candidate, relative: Mapping[str, Tensor], split_names: Sequence[str]
     ) -> CandidateResult:
-        """From the changes of every row on each trial; `beyond` are the extrapolation splits."""
+        """From the changes of every row on each trial; `split_names` of the extrapolation."""
         changes = {name: float(change.mean()) for name, change in relative.items()}
         # The same rows are in all shifts, so they are averaged row by row before their spread is
         # taken, and so are those of the extrapolation splits, which have other rows, and weigh as
         # much.
-        shifted = {name: c for name, c in relative.items() if name not in ("clean", *beyond)}
-        splits = [relative[name] for name in beyond]
+        shifted = {name: c for name, c in relative.items() if name not in ("clean", *split_names)}
+        splits = [relative[name] for name in split_names]
         groups = [torch.stack(rows).mean(0) for rows in (list(shifted.values()), splits) if rows]
         gain = -sum(float(group.mean()) for group in groups) / len(groups)
         variance = sum(_uncertainty(group) ** 2 for group in groups)
