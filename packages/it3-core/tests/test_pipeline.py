@@ -21,7 +21,7 @@ from it3_core.experiment import verbs
 from it3_core.experiment.evaluate import evaluate, load_evaluation
 from it3_core.experiment.folder import NETWORK, load
 from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA
-from it3_core.experiment.predict import as_json, predict
+from it3_core.experiment.predict import as_json, in_words, predict
 from it3_core.experiment.train import hold_out, train, trials
 from it3_core.experiment.types import (
     Answers,
@@ -276,6 +276,9 @@ def test_predictions_come_in_order_from_a_folder_that_was_moved(
     keys = {"name", "prediction", "initial", "percentile", "flagged", "adapted"}
     assert set(as_json(found[0])) == keys
     assert found[20].flagged
+    one = replace(found[20], values={"prediction": 2.0}, initial={"prediction": 3.0}, adapted=True)
+    said = in_words("{prediction:.1f} m".format_map, one)
+    assert said == "points.txt:20: 2.0 m (before adaptation 3.0 m); percentile 100.0, unusual"
     for adapt in ("instance", "batch", "online", "none"):
         assert len(list(predict(trained, READER, [points], adapt=adapt))) == 21
 

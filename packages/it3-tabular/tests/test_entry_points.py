@@ -100,6 +100,7 @@ def test_a_stream_goes_on_over_chunks(table, trained, tmp_path, monkeypatch) -> 
         keep = [] if file == turned else ["--keep"]
         assert main([*common, *keep, str(file), "--out", str(tmp_path / f"{out}.csv")]) == 0
     a, c = (pd.read_csv(tmp_path / name)[list(Detailed._fields)] for name in ("a.csv", "c.csv"))
+    assert a["adapted"].tolist() == (a["prediction"] != a["initial"]).astype(int).tolist()
     assert np.allclose(a, c, rtol=1e-6)  # the order of columns does not matter
     text = (tmp_path / "a.csv").read_text()
     assert text == (tmp_path / "b.csv").read_text()
