@@ -20,7 +20,7 @@ from it3_aero.shapes.options import Train
 from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression
 from it3_core.batching import batches, is_graph, tensors
 from it3_core.evaluation.evaluate import Predictor
-from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA, actmad
+from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA, actmad, error_and_bias
 from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION
 from it3_core.experiment.train import hold_out, trials
 from it3_core.experiment.types import (
@@ -243,7 +243,7 @@ def test_set_of(
         in_distribution=IN_DISTRIBUTION,
         lines=[*LINES, *others],
         batch_sizes=batch_sizes,
-        measure=_measure,
+        measure=error_and_bias,
         columns=[Quantity(one, quantity.name, quantity.digits + 1) for one in ("error", "bias")],
         headline=[OUT_OF_DISTRIBUTION] if several else outside,
         groups=[Group(OUT_OF_DISTRIBUTION, outside)] if several else [],
@@ -256,11 +256,6 @@ def test_set_of(
         ],
         identity={"most": most, "shapes": settings["shapes"]},
     )
-
-
-def _measure(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-    off = prediction.reshape(len(y)) - y
-    return {"error": off.abs(), "bias": off}
 
 
 def from_parameters(

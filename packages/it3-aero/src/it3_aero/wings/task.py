@@ -46,6 +46,7 @@ from it3_core.experiment.types import (
     Truth,
 )
 from it3_core.experiment.verbs import batch_sizes
+from it3_core.io.output import inside
 
 FLOW = ("reynolds", "alpha", "mach")  # of the data set; `--verify` solves at the same
 SECOND_WEIGHT = 0.1  # with more, the first prediction is worse for it
@@ -200,7 +201,7 @@ def _verified(solver: Solver, flow: Json, airfoil: Airfoil) -> Truth:
 
 def demo(out: Path, options: DemoOptions) -> Demo:
     """Profiles drawn and solved, and the small preset with fewer levels."""
-    data, progress = out / "data", not options.quiet
+    data, progress = inside(out, "data"), not options.quiet
     generate(data, n=options.n, seed=options.seed, solver=options.solver, progress=progress)
     train = Train(out=out / "experiment", seed=options.seed, epochs=options.epochs, levels=2)
     return Demo(
