@@ -123,7 +123,6 @@ def test_a_user_s_own_files_stay(
             "wings report experiment/evaluation --out experiment/new.html",
             "is part of the experiment",
         ),
-        ("wings evaluate experiment --out data/new --batch-sizes 2", "lies in, the input"),
         ("cars demo --data data --out data/new", "lies in, the input data"),
         ("cars generate new --meshes a/car.stl", "there is no folder a/car.stl"),
         ("wings evaluate experiment --out experiment", "is part of the experiment"),

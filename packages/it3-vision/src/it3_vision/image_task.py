@@ -256,7 +256,7 @@ def shifted_validation(
                 shifted = preprocess(corrupted)
                 if wrong is not None and wrong(shifted, y) >= enough:
                     break
-            shifts[name] = lambda _, shifted=shifted: shifted
+            shifts[name] = lambda _, shifted=shifted: shifted  # type: ignore[misc]
         yield size, x, y, shifts
 
 
