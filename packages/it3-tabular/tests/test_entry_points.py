@@ -143,6 +143,7 @@ BAD_TRAINING = {
     "UTF-16": ("a,load\n1,2\n".encode("utf-16"), "no text in UTF-8"),
     "blank lines, quoted newlines": ('a,load\n\n"1\n",2\n\nx,3\n', "'x' in line 6"),
     "control characters": ("a\x1b[2J,load\n" + "\x1b,2\n" * 20, r"'a\x1b[2J'"),
+    "a cell too long": ("a,load\n" + "1,2\n2,3\n" * 9 + "x" * 200_000 + ",3\n", "field limit"),
     "no Parquet": ("a,load\n1,2\n", "no Parquet file"),
     "a million columns": (",".join(map(str, range(10**6))) + ",load\n", "1 to 20,000"),
 }
@@ -258,6 +259,7 @@ def test_evaluate_writes_records_table_and_pictures(energy, tmp_path, capfd, mon
     monkeypatch.setenv("IT3_DATA", str(tmp_path))
     assert "there is no folder" in refused(capfd, tmp_path, *evaluating(sets="nothing"))
     assert "the input" in refused(capfd, tmp_path, *evaluating(folder / "results"))
+    assert "share an output" in refused(capfd, tmp_path, *evaluating(sets="energy,./energy"))
     assert not results.exists()
     code, first, err = call(capfd, *evaluating())
     assert code == 0, err

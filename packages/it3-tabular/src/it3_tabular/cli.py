@@ -184,8 +184,9 @@ def predict(
     path = inside(experiment, MODEL) if experiment.is_dir() else experiment
     if not path.exists():
         raise IT3Error(f"there is no model {path}: name a folder that train made")
-    parent = path.parent if (path.parent / MARKER).exists() else None
-    output_file(out, overwrite=overwrite, inputs=[file, path], experiment=parent)
+    home = Path(os.path.realpath(path)).parent
+    whole = home if (home / MARKER).exists() else None
+    output_file(out, overwrite=overwrite, inputs=[file, path], experiment=whole)
     model = load(path)
     if adapt is not None:
         model.set_params(adapt=None if adapt == "none" else adapt)
@@ -258,6 +259,9 @@ def evaluate(
     found = [load_uci(folder) for folder in folders]
     names = [each.name for each in found]
     pictures = [f"{name}-{kind}.png" for name in names for kind in ("boxes", "differences")]
+    stores = [f"{name}{end}.jsonl" for name in names for end in ("", "-trust")]
+    if len(set(stores)) < len(stores):
+        raise IT3Error(f"two data sets would share an output ({', '.join(names)}): rename one")
     folder = open_output(
         out,
         "tabular evaluate",

@@ -257,12 +257,8 @@ def shifted_validation(
                 shifted = preprocess(corrupted)
                 if wrong is not None and wrong(shifted, y) >= enough:
                     break
-            shifts[name] = partial(_given, shifted)
+            shifts[name] = lambda _, shifted=shifted: shifted  # type: ignore[misc]
         yield size, x, y, shifts
-
-
-def _given(shifted: Tensor, _: Tensor) -> Tensor:
-    return shifted
 
 
 def _whole_batches(number: int, size: int) -> int:

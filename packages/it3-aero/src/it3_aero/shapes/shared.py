@@ -21,7 +21,7 @@ from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression
 from it3_core.batching import batches, is_graph, tensors
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
-from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA, actmad
+from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA, actmad, error_and_bias
 from it3_core.experiment.predict import in_words
 from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION
 from it3_core.experiment.train import hold_out, trials
@@ -232,7 +232,7 @@ def test_set_of(
         in_distribution=IN_DISTRIBUTION,
         lines=[*LINES, *others],
         batch_sizes=batch_sizes,
-        measure=_measure,
+        measure=error_and_bias,
         columns=[
             types.Quantity(one, quantity.name, quantity.digits + 1) for one in ("error", "bias")
         ],
@@ -254,11 +254,6 @@ def _mahalanobis(train: Any, network: types.Network) -> Mahalanobis:
     """How far a shape's pooled features are from those of the training shapes."""
     parts = batches(train, 64)
     return Mahalanobis.fit(network.model, network.adapter, parts, "model.trunk")
-
-
-def _measure(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-    off = prediction.reshape(len(y)) - y
-    return {"error": off.abs(), "bias": off}
 
 
 def from_parameters(

@@ -34,6 +34,7 @@ from it3_aero.wings.graph import OutlineTrunk, WingDataset, outlines, to_graph
 from it3_aero.wings.solvers import NeuralFoil, Solver, choose
 from it3_core.experiment import types
 from it3_core.experiment.verbs import batch_sizes
+from it3_core.io.output import inside
 
 FLOW = ("reynolds", "alpha", "mach")  # of the data set; `--verify` solves at the same
 SECOND_WEIGHT = 0.1  # with more, the first prediction is worse for it
@@ -190,7 +191,7 @@ def _verified(solver: Solver, flow: types.Json, airfoil: Airfoil) -> types.Truth
 
 def demo(out: Path, options: DemoOptions) -> types.Demo:
     """Profiles drawn and solved, and the small preset with fewer levels."""
-    data, progress = out / "data", not options.quiet
+    data, progress = inside(out, "data"), not options.quiet
     generate(data, n=options.n, seed=options.seed, solver=options.solver, progress=progress)
     train = Train(out=out / "experiment", seed=options.seed, epochs=options.epochs, levels=2)
     return types.Demo(

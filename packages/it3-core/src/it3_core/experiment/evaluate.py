@@ -76,7 +76,7 @@ def evaluate(
         raise IT3Error(f"batch sizes are numbers from 1, not {list(test_set.batch_sizes)}")
     lines = chosen_lines(test_set.lines, only)
     output = open_output(
-        out if out is not None else experiment.folder / EVALUATION,
+        out if out is not None else inside(experiment.folder, EVALUATION),
         f"{experiment.settings['task']} evaluate",
         {
             "test": dict(test_set.identity),

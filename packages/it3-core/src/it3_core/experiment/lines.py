@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.errors import IT3Error
 from it3_core.evaluation.evaluate import Predictor
@@ -78,6 +80,12 @@ def paper_step(network: Network, size: int, norm: Norm) -> dict[str, Any]:
 def gain_of(entry: Mapping[str, Any]) -> float:
     """What a candidate gained; one that failed, whose gain is None, comes last."""
     return -math.inf if entry["gain"] is None else float(entry["gain"])
+
+
+def error_and_bias(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """What to measure of a single number."""
+    off = prediction.reshape(len(y)) - y
+    return {"error": off.abs(), "bias": off}
 
 
 def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from it3_core.errors import IT3Error
 from it3_core.io import files
-from it3_core.io.files import FilePath, check_replaceable, make_folder, remove_leftovers
+from it3_core.io.files import FilePath, check_replaceable, make_folder, remove_leftovers, write_json
 from it3_core.io.typed import as_json, printable, read_json
 
 MARKER = "it3-output.json"
@@ -162,7 +162,7 @@ def open_output(
                 f"{folder} holds files that are not ours ({some}): name a new or empty one"
             )
         make_folder(folder)
-        _write_marker(folder, wanted)
+        write_json(folder / MARKER, asdict(wanted))
     output, found = OutputFolder(folder), read_marker(folder)
     if found.task != task:
         raise IT3Error(
@@ -176,7 +176,7 @@ def open_output(
             output.check(name, found)
         for name in found.files:
             (folder / name).unlink(missing_ok=True)
-        _write_marker(folder, wanted)
+        write_json(folder / MARKER, asdict(wanted))
     for name in files:
         output.check(name)
     return output
@@ -279,10 +279,6 @@ def digest_of(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _write_marker(folder: Path, marker: Marker) -> None:
-    files.write_json(folder / MARKER, asdict(marker))
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -296,8 +296,9 @@ def choose(results: Sequence[CandidateResult], max_harm: float) -> Tuning:
     # In-distribution inputs are better left alone, where that can be had.
     gated = [one for one in good if one.candidate.gate is not None]
     best = max(gated or good, key=lambda one: one.gain)
+    chosen = str(best.candidate)
     reason = (
-        f"{_capital(str(best.candidate))}: on validation data it lowers the error by "
+        f"{chosen[:1].upper()}{chosen[1:]}: on validation data it lowers the error by "
         f"{best.gain:.1%} (± {sigmas * best.uncertainty:.1%}) under {_trials(best)}, and changes "
         f"it by {best.changes['clean']:+.1%} on clean data; {len(results)} candidates were tried."
     )
@@ -367,10 +368,6 @@ def _uncertainty(changes: Tensor) -> float:
 
 def _json(number: float) -> float | None:
     return number if math.isfinite(number) else None
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _trials(tried: CandidateResult) -> str:
