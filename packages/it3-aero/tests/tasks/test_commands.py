@@ -111,7 +111,9 @@ def test_cars_are_packed_trained_reported_answered_and_drawn(
     options = ["--epochs", 1, "--seed", 3, "--quiet"]
     run("cars", "train", tmp_path / "cars.safetensors", "--out", out, *options)
     page = cars_experiment / "evaluation" / "report.html"
-    assert page.read_text("utf-8").count("data:image/png;base64,") >= 6
+    text = page.read_text("utf-8")
+    assert "Mahalanobis, features" in text
+    assert text.count("data:image/png;base64,") >= 6
     run("cars", "report", cars_experiment, "--out", tmp_path / "again.html")
     assert "Cars: drag and how far to believe it" in (tmp_path / "again.html").read_text("utf-8")
     good, bad = tmp_path / "ein schönes Auto.stl", tmp_path / "bad.obj"

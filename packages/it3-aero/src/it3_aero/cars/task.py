@@ -31,18 +31,7 @@ from it3_aero.shapes.shared import (
     test_set_of,
 )
 from it3_core.batching import count
-from it3_core.experiment.types import (
-    Demo,
-    Experiment,
-    Line,
-    Network,
-    Problem,
-    Quantity,
-    Reader,
-    Task,
-    TestSet,
-    Truth,
-)
+from it3_core.experiment import types
 from it3_core.experiment.verbs import batch_sizes
 
 LEVELS = 2
@@ -102,7 +91,7 @@ CARS = ShapeTask(
     name="cars",
     noun="car",
     title="Cars: drag and how far to believe it",
-    quantity=Quantity("Cd", "", 3),
+    quantity=types.Quantity("Cd", "", 3),
     trunk=MeshTrunk,
     inputs=inputs,
     # The drag is still that of the true mesh.
@@ -114,12 +103,12 @@ CARS = ShapeTask(
 )
 
 
-def problem(data: Path, options: Train) -> Problem:
+def problem(data: Path, options: Train) -> types.Problem:
     """Training on the cars down to a drag coefficient."""
     return _problem(CarDataset(data), data, options)
 
 
-def _problem(dataset: CarDataset, data: Path, options: Train) -> Problem:
+def _problem(dataset: CarDataset, data: Path, options: Train) -> types.Problem:
     given = options.threshold
     return problem_of(
         CARS,
@@ -133,17 +122,17 @@ def _problem(dataset: CarDataset, data: Path, options: Train) -> Problem:
     )
 
 
-def test_set(experiment: Experiment, options: Evaluate) -> TestSet:
+def test_set(experiment: types.Experiment, options: Evaluate) -> types.TestSet:
     """Cars in distribution, and more streamlined ones, level by level."""
     dataset = CarDataset(data_folder(experiment, options.data))
     sizes = batch_sizes(options.batch_sizes)
     return test_set_of(CARS, experiment, dataset, _baselines, sizes, options.most)
 
 
-def _baselines(levels: Levels) -> list[Line]:
+def _baselines(levels: Levels) -> list[types.Line]:
     """What a practitioner would try first."""
     mean = float(levels.train.y.mean())
-    line = Line(
+    line = types.Line(
         "train mean",
         lambda network, size: lambda x: torch.full((count(x), 1), mean),
         once=True,
@@ -162,7 +151,7 @@ def _boosting(train: Shapes, seed: int) -> Any:
     )
 
 
-def reader(experiment: Experiment, options: Predict) -> Reader:
+def reader(experiment: types.Experiment, options: Predict) -> types.Reader:
     """Cars from mesh files, mended as by `check`."""
 
     def read(path: Path) -> Car:
@@ -173,25 +162,25 @@ def reader(experiment: Experiment, options: Predict) -> Reader:
     return reader_of(CARS, read, _batch, verify)
 
 
-def _batch(network: Network, cars: Sequence[Car]) -> Any:
+def _batch(network: types.Network, cars: Sequence[Car]) -> Any:
     return inputs([car_graph(one, int(network.settings["nodes"])) for one in cars])
 
 
-def _solved(fineness: str, car: Car) -> Truth:
+def _solved(fineness: str, car: Car) -> types.Truth:
     with tempfile.TemporaryDirectory(prefix="it3-cars-") as folder:
         flow = solve(car.mesh, Path(folder, "case"), fineness)
     if flow.problem:
-        return Truth(flow.solver, None, f"{flow.solver} has no solution: {flow.problem}")
-    return Truth(flow.solver, {"prediction": flow.cd})
+        return types.Truth(flow.solver, None, f"{flow.solver} has no solution: {flow.problem}")
+    return types.Truth(flow.solver, {"prediction": flow.cd})
 
 
-def demo(out: Path, options: DemoOptions) -> Demo:
+def demo(out: Path, options: DemoOptions) -> types.Demo:
     """The cars that come with this package, or others, and the small preset."""
     data = options.data or SAMPLE
     dataset = CarDataset(data)
     fewer = max(1, min(PRESETS["small"].epochs, _DEMO_PASSES // len(dataset)))
     train = Train(out=out / "experiment", seed=options.seed, epochs=options.epochs or fewer)
-    return Demo(
+    return types.Demo(
         _problem(dataset, data, train),
         lambda experiment: test_set_of(CARS, experiment, dataset, _baselines, (1, 2, 4), 40),
         vanilla=True,
@@ -199,4 +188,4 @@ def demo(out: Path, options: DemoOptions) -> Demo:
 
 
 restore: Any = partial(restored, CARS)
-TASK = Task("cars", problem, restore, test_set, reader, demo)
+TASK = types.Task("cars", problem, restore, test_set, reader, demo)

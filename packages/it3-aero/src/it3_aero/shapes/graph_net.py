@@ -223,8 +223,8 @@ def build(
     trunk: Callable[[NetworkSettings], nn.Module], settings: NetworkSettings, adapter: Regression
 ) -> Conditioned:
     """The conditioned network `f(shapes, signal)`; until it is trained it ignores the signal."""
-    if min(size for size in vars(settings).values() if isinstance(size, int)) < 1:
-        raise IT3Error(f"a network's sizes are 1 or more, unlike in {settings}")
+    if not all(0 < size < 10_000 for size in vars(settings).values() if isinstance(size, int)):
+        raise IT3Error(f"a network's sizes are from 1 to 9999, unlike in {settings}")
     net = GraphNet(trunk(settings), settings, adapter)
     layer = "trunk" if settings.entrance == "head" else "trunk.encode"
     return condition(net, adapter, layer=layer, channels=settings.channels)

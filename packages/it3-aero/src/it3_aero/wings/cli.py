@@ -34,7 +34,7 @@ class Generate(shared.Generate):
     "The kind of profile."
     ranges: Annotated[tuple[str, ...], Parameter(name="--range")] = ()
     "NAME=LOW:HIGH, such as camber=0:0.07; repeatable."
-    reynolds: float = 1e6
+    reynolds: Annotated[float, Parameter(name=["--re", "--reynolds"])] = 1e6
     "Reynolds number."
     alpha: float = 0.0
     "Angle of attack in degrees."

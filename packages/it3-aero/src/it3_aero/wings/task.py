@@ -32,20 +32,9 @@ from it3_aero.wings.generating import generate
 from it3_aero.wings.geometry import Airfoil
 from it3_aero.wings.graph import OutlineTrunk, WingDataset, outlines, to_graph
 from it3_aero.wings.solvers import NeuralFoil, Solver, choose
-from it3_core.experiment.types import (
-    Demo,
-    Experiment,
-    Json,
-    Line,
-    Network,
-    Problem,
-    Quantity,
-    Reader,
-    Task,
-    TestSet,
-    Truth,
-)
+from it3_core.experiment import types
 from it3_core.experiment.verbs import batch_sizes
+from it3_core.io.output import inside
 
 FLOW = ("reynolds", "alpha", "mach")  # of the data set; `--verify` solves at the same
 SECOND_WEIGHT = 0.1  # with more, the first prediction is worse for it
@@ -111,7 +100,7 @@ WINGS = ShapeTask(
     name="wings",
     noun="profile",
     title="Wings: lift-to-drag and how far to believe it",
-    quantity=Quantity("L/D", "", 1),
+    quantity=types.Quantity("L/D", "", 1),
     trunk=OutlineTrunk,
     inputs=outlines,
     # The L/D is still that of the true outline.
@@ -122,7 +111,7 @@ WINGS = ShapeTask(
 )
 
 
-def problem(data: Path, options: Train) -> Problem:
+def problem(data: Path, options: Train) -> types.Problem:
     """Training on the profiles up to a lift-to-drag ratio."""
     dataset = WingDataset(data)
     return problem_of(
@@ -137,30 +126,32 @@ def problem(data: Path, options: Train) -> Problem:
     )
 
 
-def test_set(experiment: Experiment, options: Evaluate) -> TestSet:
+def test_set(experiment: types.Experiment, options: Evaluate) -> types.TestSet:
     """Profiles in distribution, and above the threshold, level by level."""
     data, sizes = data_folder(experiment, options.data), batch_sizes(options.batch_sizes)
     return _tested(experiment, data, sizes, options.most)
 
 
-def _tested(experiment: Experiment, data: Path, sizes: Sequence[int], most: int) -> TestSet:
+def _tested(
+    experiment: types.Experiment, data: Path, sizes: Sequence[int], most: int
+) -> types.TestSet:
     dataset = WingDataset(data, int(experiment.settings["nodes"]))
     baselines = partial(_baselines, experiment.settings)
     return test_set_of(WINGS, experiment, dataset, baselines, sizes, most)
 
 
-def _baselines(settings: Json, levels: Levels) -> list[Line]:
+def _baselines(settings: types.Json, levels: Levels) -> list[types.Line]:
     """What a practitioner would do instead."""
     flow, found = settings["flow"], []
     # It is no baseline for its own values, and is for Mach 0 only.
     if "NeuralFoil" not in settings["solver"] and not flow["mach"]:
         why = "It was trained on XFoil's values for far more shapes than the network saw."
         solver = partial(_solved, NeuralFoil(), flow)
-        found.append(Line("NeuralFoil", lambda network, size: solver, once=True, note=why))
+        found.append(types.Line("NeuralFoil", lambda network, size: solver, once=True, note=why))
     return [*found, *from_parameters("Gaussian process", levels, _gaussian_process, most=500)]
 
 
-def _solved(solver: Solver, flow: Json, x: Tensor) -> Tensor:
+def _solved(solver: Solver, flow: types.Json, x: Tensor) -> Tensor:
     """A solver as an evaluation's method."""
     # As it is: nodes lie on the outline already, and normalising would move the nose.
     shapes = [Airfoil("outline", pos.double().numpy()) for pos in x]
@@ -180,30 +171,30 @@ def _gaussian_process(train: Shapes, seed: int) -> Any:
     return make_pipeline(StandardScaler(), GaussianProcessRegressor(kernel, normalize_y=True))
 
 
-def reader(experiment: Experiment, options: Predict) -> Reader:
+def reader(experiment: types.Experiment, options: Predict) -> types.Reader:
     """Airfoils from coordinate files."""
     flow = experiment.settings["flow"]
     verify = partial(_verified, choose("auto"), flow) if options.verify else None
     return reader_of(WINGS, read_airfoil, _batch, verify)
 
 
-def _batch(network: Network, airfoils: Sequence[Airfoil]) -> Tensor:
+def _batch(network: types.Network, airfoils: Sequence[Airfoil]) -> Tensor:
     return outlines([to_graph(one, int(network.settings["nodes"])) for one in airfoils])
 
 
-def _verified(solver: Solver, flow: Json, airfoil: Airfoil) -> Truth:
+def _verified(solver: Solver, flow: types.Json, airfoil: Airfoil) -> types.Truth:
     point = solver.solve(airfoil, *(flow[name] for name in FLOW))
     if point.converged:
-        return Truth(solver.name, {"prediction": point.lift_to_drag})
-    return Truth(solver.name, None, f"{solver.name} has no solution: {point.reason}")
+        return types.Truth(solver.name, {"prediction": point.lift_to_drag})
+    return types.Truth(solver.name, None, f"{solver.name} has no solution: {point.reason}")
 
 
-def demo(out: Path, options: DemoOptions) -> Demo:
+def demo(out: Path, options: DemoOptions) -> types.Demo:
     """Profiles drawn and solved, and the small preset with fewer levels."""
-    data, progress = out / "data", not options.quiet
+    data, progress = inside(out, "data"), not options.quiet
     generate(data, n=options.n, seed=options.seed, solver=options.solver, progress=progress)
     train = Train(out=out / "experiment", seed=options.seed, epochs=options.epochs, levels=2)
-    return Demo(
+    return types.Demo(
         problem(data, train),
         lambda experiment: _tested(experiment, data, (1, 16), 40),
         vanilla=True,
@@ -211,4 +202,4 @@ def demo(out: Path, options: DemoOptions) -> Demo:
 
 
 restore: Any = partial(restored, WINGS)
-TASK = Task("wings", problem, restore, test_set, reader, demo)
+TASK = types.Task("wings", problem, restore, test_set, reader, demo)

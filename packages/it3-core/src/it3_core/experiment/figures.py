@@ -162,9 +162,9 @@ def bars(
     thickness = 0.86 / max(1, len(heights))
     places = np.arange(len(levels))
     for offset, (method, values) in zip(_offsets(len(heights), 0.86), heights.items(), strict=True):
-        known = np.array(values, dtype=float)  # None becomes NaN, which is a gap
+        lengths = np.array(values, dtype=float)  # None becomes NaN, which is a gap
         colour = colours.get(method, "#999999")
-        axes.bar(places + offset, known, thickness, label=method, color=colour)
+        axes.bar(places + offset, lengths, thickness, label=method, color=colour)
     axes.set_xticks(places, list(levels), fontsize=8)
     axes.set_ylabel(quantity)
     axes.margins(x=0.01)

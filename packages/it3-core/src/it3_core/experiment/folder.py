@@ -108,11 +108,14 @@ def _read_network(folder: Path, seed: int, restore: Restore) -> tuple[Network, J
     tunings = as_kind(found.tuning, kind, f"the tuning of {path}", "train it again")
     if found.trust is None or not all(size.isdecimal() for size in tunings):
         raise IT3Error(f"{path} is not the network of an experiment: train it again")
-    blank = restore(stored.settings, found.adapter_description)
     vanilla = None
-    if without_signal.is_file():
-        again = restore(stored.settings, found.adapter_description).model
-        vanilla = load_checkpoint(without_signal).restore(again).eval()
+    try:
+        blank = restore(stored.settings, found.adapter_description)
+        if without_signal.is_file():
+            again = restore(stored.settings, found.adapter_description).model
+            vanilla = load_checkpoint(without_signal).restore(again).eval()
+    except (RuntimeError, OverflowError, MemoryError) as problem:  # torch's, of mad sizes
+        raise IT3Error(f"{path} has settings of no network: train it again") from problem
     history = read_json(history_path, History, "train it again")
     network = Network(
         seed=seed,

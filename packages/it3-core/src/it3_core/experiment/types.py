@@ -334,8 +334,6 @@ class TestSet:
     groups: Sequence[Group] = ()  # joined levels
     # Other uncertainty scores, which are assessed beside the idempotence error.
     scores: Mapping[str, Callable[[Network], Score]] = field(default_factory=dict)
-    # Put around each method, where instances are not what a network takes.
-    wrap: Callable[[Predictor], Predictor] = lambda method: method
     # Of what was found.
     pictures: Callable[[Evaluation, Experiment], Iterable[Picture]] = lambda *_: ()
     notes: Sequence[str] = ()  # sentences for the page
@@ -389,9 +387,8 @@ class Reader:
     batch: Callable[[Network, Sequence[Any]], Any]  # the network's input from items' values
     words: Callable[[Prediction], str]  # a prediction for people
     batch_size: int = 64  # items that make up a batch
-    wrap: Callable[[Predictor], Predictor] = lambda method: (
-        method
-    )  # around each method, as in `TestSet`
+    # Put around each method, where an item is not what a network takes.
+    wrap: Callable[[Predictor], Predictor] = lambda method: method
     write: Callable[[Prediction], None] | None = None  # its outputs, to files
     verify: Callable[[Any], Truth] | None = None  # a solver's answer for an item's value
     draw: Callable[[Sequence[Prediction]], Figure] | None = None  # a picture of all predictions

@@ -205,13 +205,12 @@ def comparison(
         noun="image",
         levels={VALIDATION: validation_of, ALL: partial(inputs_of, scenes)},
         in_distribution=VALIDATION,
-        lines=_lines(),
+        lines=[_wrapped(line, wrap) for line in _lines()],
         batch_sizes=sizes,
         measure=measure,
         columns=[types.Quantity(name, "%", digits) for name, digits in _COLUMNS.items()],
         headline=[ALL],
         groups=[types.Group(name, [ALL], part=part) for name, part in parts.items()],
-        wrap=wrap,
         pictures=partial(_pictures, scenes, rank, wrap, slack),
         notes=[
             f"Correctness is the fraction of predicted road pixels at most {slack:g} pixels from a "
@@ -245,6 +244,16 @@ def _lines() -> list[types.Line]:
     # One image has pixels enough for statistics of its own.
     lines = [auto if line is AUTO else line for line in common_lines(1)]
     return [*lines, half, types.Line("IT³, cheap", _cheap, note="The last layers alone.")]
+
+
+def _wrapped(line: types.Line, wrap: Wrap) -> types.Line:
+    """The same line for whole images."""
+
+    def make(network: Network, size: int) -> Predictor | None:
+        method = line.make(network, size)
+        return None if method is None else wrap(method)
+
+    return line._replace(make=make)
 
 
 def _input(network: Network, scene: Scene) -> Tensor:
@@ -328,7 +337,7 @@ def reader(experiment: Experiment, options: Predict) -> types.Reader:
         noun="image",
         read=partial(outputs.read_items, options, _kept(experiment.settings).resolution),
         batch=_batch,
-        words=outputs.in_words,
+        words=outputs.words,
         batch_size=1,
         wrap=partial(Tiled, tile=options.tile),
         write=partial(outputs.write_files, options),
