@@ -10,6 +10,7 @@ import copy
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -145,7 +146,7 @@ def anchor() -> Section:
     figure, axes = plain_axes(6.0, 3.2)
     for errors, colour, words in ((first, "#5b2a9d", "first"), (second, "#c2410c", "second")):
         places = [place for place, values in enumerate(errors.values()) for _ in values]
-        axes.scatter(places, sum(errors.values(), []), color=colour, label=f"{words} answer")
+        axes.scatter(places, list(chain(*errors.values())), color=colour, label=f"{words} answer")
     axes.set_xticks(range(3), ["trained", "100 steps on (5)", "100 steps on (6)"])
     axes.set(ylabel="mean error for |x| > 1.2", xlim=(-0.5, 2.5))
     axes.legend(frameon=False, fontsize=8)
