@@ -234,7 +234,7 @@ def build(
     trunk: Callable[[NetworkSettings], nn.Module], settings: NetworkSettings, adapter: Regression
 ) -> Conditioned:
     """The conditioned network `f(shapes, signal)`; until it is trained it ignores the signal."""
-    if min(size for size in vars(settings).values() if isinstance(size, int)) < 1:
+    if min(size for size in vars(settings).values() if type(size) is int) < 1:
         raise IT3Error(f"a network's sizes are 1 or more, unlike in {settings}")
     net = GraphNet(trunk(settings), settings, adapter)
     layer = "trunk" if settings.entrance == "head" else "trunk.encode"
