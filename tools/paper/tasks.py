@@ -96,8 +96,8 @@ def _shapes(
     """Seeds of one experiment; `options` and `tested` are the task's of train and evaluate."""
     from it3_core.experiment.evaluate import evaluate
 
-    preset = "paper" if place.preset == "full" else "small"
-    given = {"preset": preset, "epochs": place.of(15, None, None)}
+    size = "full" if place.preset == "full" else "small"
+    given = {"size": size, "epochs": place.of(15, None, None)}
 
     def problem(seed: int, out: Path) -> Any:
         return task.problem(data, options(out=out, seed=seed, **given))
@@ -116,7 +116,7 @@ def _shapes(
         same=False,
         unit=unit,
         trust=assessed(networks, parts, levels, tests.in_distribution, layer="model.head.3"),
-        about=_about(source, f"{preset} preset", networks),
+        about=_about(source, f"{size} network", networks),
     )
 
 

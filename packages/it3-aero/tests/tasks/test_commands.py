@@ -27,6 +27,7 @@ from it3_core.experiment.predict import predict
 from it3_core.trust.candidates import Candidate, Tuning
 
 Run = Callable[..., list[str]]
+Capture = pytest.CaptureFixture[str]
 FIELDS = {"name", "prediction", "initial", "percentile", "flagged", "adapted"}
 
 
@@ -77,6 +78,35 @@ def test_seeds_are_trained_compared_in_pairs_and_reported(
     page = tmp_path / "again.html"
     assert run("wings", "report", out, "--out", page)[-1] == str(page)
     assert page.read_text("utf-8").count("<img") >= 7
+
+
+@pytest.mark.parametrize("name", ["wings", "cars"])
+def test_the_papers_protocol_runs(
+    name: str,
+    demo: Path,
+    cars_data: Path,
+    tmp_path: Path,
+    run: Run,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = [Candidate("AnswerStep", {"alpha": 1.0})]  # tuning is not what this is about
+    monkeypatch.setattr("it3_aero.shapes.shared._candidates", lambda model: few)
+    data, sizes = (demo / "data", {1, 4, 16}) if name == "wings" else (cars_data, {1, 2, 4})
+    out, options = tmp_path / "experiment", ["--preset", "paper", "--epochs", 2, "--quiet"]
+    run(name, "train", data, "--out", out, *options)
+    run(name, "train", data, "--out", out, *options, "--top", "5%", "--threshold", 1, code=2)
+    assert "a threshold or a top, not both" in capsys.readouterr().err
+    run(name, "train", data, "--out", out, *options, "--top", "5", code=2)
+    assert "such as 5%, unlike '5'" in capsys.readouterr().err
+    run(name, "evaluate", out, "--only", "IT³ (paper)", "--most", 6, "--quiet")
+    found = load_evaluation(out / "evaluation")
+    settings = found.summary["settings"]
+    assert (settings["protocol"], settings["second_weight"]) == ("paper", 1.0)
+    assert settings["network"]["entrance"] == "nodes"
+    beyond = {r["level"]: r["n"] for r in found.records if r["level"] != "in distribution"}
+    assert sum(beyond.values()) == (5 if name == "wings" else 4)  # of 100 and of 84
+    assert {r["batch_size"] for r in found.records} == {None, *sizes}
 
 
 def test_wings_are_answered_verified_and_drawn_from_a_folder_that_moved(

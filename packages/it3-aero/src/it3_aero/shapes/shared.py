@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from it3_aero.shapes.data import IN_DISTRIBUTION, Levels, Shapes
+from it3_aero.shapes import paper
+from it3_aero.shapes.data import IN_DISTRIBUTION, Levels, Shapes, threshold_of_top
 from it3_aero.shapes.drawing import Paint, Tolerance, draw, pictures
 from it3_aero.shapes.graph_net import NetworkSettings, build
 from it3_aero.shapes.options import Train
-from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression
+from it3_aero.shapes.paper import Sample
+from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression, Source
 from it3_core.batching import batches, is_graph, tensors
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
@@ -66,63 +68,102 @@ class ShapeTask(NamedTuple):
     shifts: Mapping[str, Callable[..., Any]]  # what may happen to a shape on its way into a file
     tolerance: Tolerance
     paint: Paint  # a shape as it is read, or as the network takes it
+    sample: Sample  # a shape of the data, as the paper's gallery has it
+    caption: str  # what is to be seen there
     stored: type[StoredSettings]  # with what the task alone stores
     falling: bool = False  # whether labels fall, and do not grow, out of distribution
 
 
-class Preset(NamedTuple):
-    """A network and how long and fast it is trained."""
+class Protocol(NamedTuple):
+    """A network, how it is trained, and what share of the shapes it is tested on beyond it."""
 
-    network: NetworkSettings
     epochs: int
     lr: float
     second_weight: float
     batch_size: int | None = None
+    schedule: str = "cosine"
+    clip: float | None = 1.0
+    top: float | None = None  # without it, a threshold decides
+    network: NetworkSettings = NetworkSettings()
+
+
+def protocol_of(options: Train, ours: Mapping[str, Protocol], paper: Protocol) -> Protocol:
+    """Ours or the paper's, for a network of the size that the options name."""
+    found = ours[options.size]
+    if options.preset is None:
+        return found
+    return paper._replace(network=replace(found.network, entrance="nodes", damped=True))
 
 
 def problem_of(
     task: ShapeTask,
     dataset: Any,
     data: Path,
-    preset: Preset,
+    protocol: Protocol,
     options: Train,
     *,
-    threshold: float,
+    threshold: float | None,
+    usual: float,
     levels: int,
     settings: types.Json,
 ) -> types.Problem:
-    """Training on the shapes in distribution, by the preset; the test shapes decide nothing.
+    """Training on the shapes in distribution, by the protocol; the test shapes decide nothing.
 
-    `settings` are what else decides the result, or is needed to test and to predict.
+    The `usual` threshold is for where neither a threshold nor a top is given. `settings` are what
+    else decides the result, or is needed to test and to predict.
     """
+    if threshold is not None and options.top is not None:
+        raise IT3Error("give a threshold or a top, not both")
+    top = options.share() or protocol.top
+    if threshold is None and top is not None:
+        labels = [float(dataset.get(index).y) for index in dataset.indices()]
+        threshold = threshold_of_top(labels, top, falling=task.falling)
+    threshold = usual if threshold is None else threshold
+    network = protocol.network
     shapes = Levels.of(dataset, task.inputs, threshold, levels, task.falling).train
     found = _training_data(shapes, options.seed)
-    size = preset.batch_size or (32 if len(found.rows) < 800 else 64)
-    parts = {f"x.{index}": part for index, part in enumerate(tensors(shapes.x))}
+    size = protocol.batch_size or (32 if len(found.rows) < 800 else 64)
     nodes = shapes.x.ptr.diff().max() if is_graph(shapes.x) else shapes.x.shape[1]
     return types.Problem(
         settings={
             "task": task.name,
-            "network": asdict(preset.network),
-            "second_weight": preset.second_weight,
+            "protocol": options.preset or "ours",
+            "network": asdict(network),
+            "second_weight": protocol.second_weight,
             "threshold": threshold,
             "levels": levels,
             "nodes": int(nodes),
             "solver": dataset.solver,
             **settings,
-            "shapes": digest({**parts, "y": shapes.y}, {})[:16],
+            "shapes": _fingerprint(shapes),
         },
         data=found,
-        make=partial(_network, task, preset.network),
-        recipe=types.Recipe(options.epochs or preset.epochs, size, preset.lr, options.seed),
+        make=partial(_network, task, network),
+        recipe=types.Recipe(
+            options.epochs or protocol.epochs,
+            size,
+            protocol.lr,
+            options.seed,
+            schedule=protocol.schedule,
+            clip=protocol.clip,
+        ),
         answers=types.Answers([task.quantity]),
-        loss=partial(zigzag_loss, second_weight=preset.second_weight, shared_prefix=True),
+        loss=partial(
+            zigzag_loss,
+            second_weight=protocol.second_weight,
+            shared_prefix=network.entrance == "head",  # nearly nothing lies below the nodes
+        ),
         trials=trials(task.shifts, batch_size=16, seed=options.seed, candidates=_candidates),
         extrapolation=types.Extrapolation("lower" if task.falling else "upper"),
         statistics=_statistics,
         restore=partial(restored, task),
         provenance={"data": str(data.resolve()), **_data_card(dataset)},
     )
+
+
+def _fingerprint(shapes: Shapes) -> str:
+    parts = {f"x.{index}": part for index, part in enumerate(tensors(shapes.x))}
+    return digest({**parts, "y": shapes.y}, {})[:16]
 
 
 def _training_data(shapes: Shapes, seed: int) -> types.TrainingData:
@@ -223,6 +264,7 @@ def test_set_of(
     if not outside:
         raise IT3Error(f"no {task.noun} is out of distribution: generate more")
     several = len(outside) > 1
+    cheap = settings["network"]["entrance"] == "head"  # else it would adapt all layers
     return types.TestSet(
         title=task.title,
         noun=task.noun,
@@ -230,7 +272,7 @@ def test_set_of(
             name: types.Instances(part.x, part.y, part.names) for name, part in levels.test.items()
         },
         in_distribution=IN_DISTRIBUTION,
-        lines=[*LINES, *others],
+        lines=[*(one for one in LINES if cheap or one.name != "IT³ cheap"), *others],
         batch_sizes=batch_sizes,
         measure=error_and_bias,
         columns=[
@@ -239,9 +281,7 @@ def test_set_of(
         headline=[OUT_OF_DISTRIBUTION] if several else outside,
         groups=[types.Group(OUT_OF_DISTRIBUTION, outside)] if several else [],
         scores={"Mahalanobis, features": partial(_mahalanobis, levels.train.x)},
-        pictures=partial(
-            pictures, levels, quantity, task.paint, task.tolerance, [one.name for one in others]
-        ),
+        pictures=partial(_pictures, task, levels, [one.name for one in others]),
         notes=[
             f"A prediction counts as right within {fraction:.0%} of the solver's {quantity.name}, "
             f"or within {absolute:g}."
@@ -254,6 +294,35 @@ def _mahalanobis(train: Any, network: types.Network) -> Mahalanobis:
     """How far a shape's pooled features are from those of the training shapes."""
     parts = batches(train, 64)
     return Mahalanobis.fit(network.model, network.adapter, parts, "model.trunk")
+
+
+def _pictures(
+    task: ShapeTask,
+    levels: Levels,
+    baselines: Sequence[str],
+    found: types.Evaluation,
+    experiment: types.Experiment,
+) -> Iterator[types.Picture]:
+    """The paper's figures, then ours."""
+    quantity, known = task.quantity, _training_errors(levels.train, experiment)
+    yield paper.boxes(found, quantity)
+    yield paper.errors(found, experiment.first.seed, known)
+    yield paper.samples(levels, quantity, task.sample, task.caption)
+    yield from pictures(levels, quantity, task.paint, task.tolerance, baselines, found, experiment)
+
+
+def _training_errors(shapes: Shapes, experiment: types.Experiment) -> list[float]:
+    """Idempotence errors of shapes that the first network was trained on, a few hundred of them.
+
+    Nothing where the data are no longer those of the training.
+    """
+    network = experiment.first
+    if _fingerprint(shapes) != experiment.settings["shapes"]:
+        return []
+    some = shapes.take(_training_data(shapes, network.seed).rows).sample(500)
+    source = Source(network.model, network.adapter)
+    errors = [source(part).error_before for part in batches(some.x, 64)]
+    return cast("list[float]", torch.cat(errors).tolist())
 
 
 def from_parameters(

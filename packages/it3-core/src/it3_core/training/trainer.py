@@ -263,7 +263,9 @@ def make_schedule(name: str, optimizer: Optimizer, epochs: int, steps: int) -> L
         return CosineAnnealingLR(optimizer, epochs)
     if name == "onecycle":
         return LambdaLR(optimizer, partial(_one_cycle, total=epochs * steps))
-    raise IT3Error(f'schedule must be "constant", "cosine" or "onecycle", not {name!r}')
+    if name == "step":
+        return LambdaLR(optimizer, lambda epoch: 1.0 if 2 * epoch < epochs else 0.1)
+    raise IT3Error(f'schedule must be "constant", "cosine", "onecycle" or "step", not {name!r}')
 
 
 def _one_cycle(step: int, total: int) -> float:
