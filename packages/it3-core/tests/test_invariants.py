@@ -289,7 +289,8 @@ def test_permuting_a_batch_permutes_the_answers(case: Any, per_instance: bool) -
 
 @pytest.mark.parametrize(
     ("name", "adapter"),
-    [("mlp", Regression(1.0, 2.0))] + [("cnn", Classification(3, d)) for d in ("js", "kl", "l2")],
+    [("mlp", Regression(1.0, 2.0))]
+    + [("cnn", Classification(3, d)) for d in ("js", "kl", "l1", "l2")],
 )
 def test_an_answer_that_overshoots_lands_at_the_edge(
     build: Build, name: str, adapter: Adapter

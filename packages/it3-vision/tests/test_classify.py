@@ -36,6 +36,7 @@ CLASSES = ("blue & <co>", "green", "red")
 SQUARES = ["--preset", "tiny", "--size", "16", "--epochs", "3", "--batch-size", "24", "--lr",
            "0.05", "--no-flip", "--tuned", "12:12", "--quiet"]  # fmt: skip
 SIZE = 16
+SOME = {"size": SIZE, "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
 TESTED = ["--corruptions", "fog,contrast", "--batch-sizes", "12", "--no-slow", "--quiet"]
 
 
@@ -104,6 +105,7 @@ class TestTraining:
             ("--no-rotation", "rotation was True and is False"),
             ("--second-weight 2", "second_weight was 1.0 and is 2.0"),
             ("--normalise imagenet", "normalise was data and is imagenet"),
+            ("--distance l1", "distance was js and is l1"),
         ):
             assert sentence in refused(*command, *options.split())
 
@@ -135,6 +137,15 @@ class TestTraining:
         assert fit(theirs)["mean"] == [0.485, 0.456, 0.406]
         assert fit(ours) == classifier.first.settings["preprocessing"]
         assert fit(theirs, normalise="data") == fit(None)
+
+    def test_the_distance_is_the_adapters_own(self, squares):
+        made = task.problem_of(squares(30), Train(out="x", distance="l1", quiet=True), {})
+        stored = made.data().adapter.describe()
+        assert stored == {"kind": "Classification", "classes": 3, "distance": "l1"}
+        assert (
+            made.restore({**made.settings, "preprocessing": SOME}, stored).adapter.describe()
+            == stored
+        )
 
     def test_the_recipe_comes_with_the_network(self):
         def recipe(name, **options):

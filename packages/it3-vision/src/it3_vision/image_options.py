@@ -18,6 +18,7 @@ from it3_core.experiment.verbs import NotNegative, Positive, Quiet, Seed
 Preset = Literal["tiny", "small", "paper"]  # for a demonstration, for a few CPU cores, as published
 Normalisation = Literal["batch", "group"]  # group norm answers one image as it answers many
 Normalise = Literal["data", "imagenet"]  # whose mean and deviation images are normalised by
+Distance = Literal["js", "kl", "l1", "l2"]  # of probabilities, see it3_core's Classification
 SecondSignal = Literal["label", "noisy"]  # what the second pass is given in training
 
 
@@ -130,6 +131,9 @@ class ImageTrain(verbs.TrainOptions):
     normalise: Normalise | None = None
     """By the training images' own mean and deviation, or by ImageNet's; by default the latter
     where weights are given, unless they are an experiment's, which brings its own."""
+    freeze_until: str | None = None
+    """Train nothing before this stage, which saves its backward pass; best at or below the stage
+    where the signal enters."""
     bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
     """Multiply in bfloat16, if the CPU can; by default on a GPU only."""
     tuned: Tuned = "16:1024"

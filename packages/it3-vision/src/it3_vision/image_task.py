@@ -63,6 +63,7 @@ def recipe_of(options: ImageTrain, brings: Brings, batch_norm: bool) -> types.Re
         clip=5.0,
         bfloat16=options.bfloat16,
         channels_last=True,
+        freeze_until=options.freeze_until,
         refresh=REFRESH if batch_norm else 0,
     )
 

@@ -23,7 +23,7 @@ from it3_core.batching import count, tensors
 from it3_core.errors import IT3Error
 from it3_core.model.distances import MEASURES
 
-ProbabilityDistance = Literal["js", "kl", "l2"]
+ProbabilityDistance = Literal["js", "kl", "l1", "l2"]
 
 
 @runtime_checkable
@@ -222,7 +222,8 @@ class Classification(_Classes):
     """One of several classes: labels are integers `(batch,)`, outputs logits `(batch, classes)`.
 
     A signal is the class probabilities and the indicator; the neutral is uniform. Distances are
-    between the two outputs' probabilities: `"js"` (Jensen–Shannon), `"kl"` or `"l2"` (Euclidean).
+    between the two outputs' probabilities: `"js"` (Jensen–Shannon), `"kl"`, `"l1"` (the sum of the
+    absolute differences) or `"l2"` (Euclidean).
 
     Args:
         classes: number of classes, at least two.

@@ -30,10 +30,15 @@ def js_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (total.sum(1) / 2).clamp_min(0)
 
 
+def l1_distance(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Sum of the absolute differences between the two probability vectors; at most 2."""
+    return (log_p.exp() - log_q.exp()).abs().sum(1)
+
+
 def l2_distance(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Euclidean distance between the two probability vectors."""
     distance: Tensor = torch.linalg.vector_norm(log_p.exp() - log_q.exp(), dim=1)
     return distance
 
 
-MEASURES = {"js": js_divergence, "kl": kl_divergence, "l2": l2_distance}
+MEASURES = {"js": js_divergence, "kl": kl_divergence, "l1": l1_distance, "l2": l2_distance}

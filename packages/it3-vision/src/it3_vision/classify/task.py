@@ -98,6 +98,7 @@ def problem_of(images: ImageSet, options: Train, provenance: types.Json) -> type
         settings={
             "task": "classify",
             **asdict(Stored(options.network, options.rotation, options.flip, images.classes)),
+            "distance": options.distance,
             **image_task.settings_of(options, images),
         },
         data=partial(_read, images, options),
@@ -146,7 +147,7 @@ def _read(images: ImageSet, options: Train) -> types.TrainingData:
             f"there are {len(images)} images to train on, and {counts.min()} of class {fewest!r}: "
             f"give 20 at least, and 2 of each class"
         )
-    adapter = Classification(len(images.classes))
+    adapter = Classification(len(images.classes), options.distance)
     augment = image_task.augmentation(size, flip=options.flip)
     return image_task.training_data(images, size, options, lambda _: adapter, augment, bad)
 
