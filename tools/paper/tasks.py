@@ -204,8 +204,7 @@ def _images(
         milder = evaluate(experiment, compared, out, only=only, progress=place.progress)
         mild = list(map(dict, milder.records))
     some = train_set.sample(min(_KNOWN, len(train_set)), 0)
-    layer = "model.pool" if network == "dla" else "model.avgpool"
-    trust = _assessed_images(experiment, some, levels, CLEAN, layer, classes=True)
+    trust = _assessed_images(experiment, some, levels, CLEAN, "model.pool", classes=True)
     return Outcome(
         task,
         list(map(dict, found.records)),
@@ -289,7 +288,7 @@ def age(place: Place) -> Outcome:
     seen = trainable(faces, ages.low, ages.high, ages.tested)
     some = seen.sample(min(_KNOWN, len(seen)), 0)
     levels, within = _levels(compared, experiment.first), compared.in_distribution
-    trust = _assessed_images(experiment, some, levels, within, "model.avgpool")
+    trust = _assessed_images(experiment, some, levels, within, "model.pool")
     return Outcome(
         "age",
         list(map(dict, found.records)),

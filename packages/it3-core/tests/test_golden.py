@@ -56,13 +56,13 @@ def test_probability_distances_have_their_textbook_values() -> None:
         0.25 * math.log(0.25 / middle[0]) + 0.75 * math.log(0.75 / middle[1])
         + 0.5 * math.log(0.5 / middle[0]) + 0.5 * math.log(0.5 / middle[1])
     ) / 2  # fmt: skip
-    for name, value in {"kl": kl, "js": js, "l2": math.sqrt(2) / 4}.items():
+    for name, value in {"kl": kl, "js": js, "l1": 0.5, "l2": math.sqrt(2) / 4}.items():
         assert Classification(2, name).distance(p, q).item() == pytest.approx(value)  # type: ignore[arg-type]
 
 
 def test_distances_stay_finite_for_certain_answers() -> None:
     certain = torch.tensor([[200.0, -200.0]], requires_grad=True)
-    for name, sign in itertools.product(("js", "kl", "l2"), (-1, 1)):
+    for name, sign in itertools.product(("js", "kl", "l1", "l2"), (-1, 1)):
         distance = Classification(2, name).distance(certain, sign * certain.detach())  # type: ignore[arg-type]
         (gradient,) = torch.autograd.grad(distance.sum(), certain)
         assert torch.isfinite(distance).all()
@@ -91,7 +91,7 @@ def test_dense_maps() -> None:
 
 
 def test_adapters_survive_json() -> None:
-    for adapter in (Regression([1.0], [3.0]), Classification(7, "kl"), DenseMap(4, "l2")):
+    for adapter in (Regression([1.0], [3.0]), Classification(7, "l1"), DenseMap(4, "l2")):
         assert repr(adapter_from(adapter.describe())) == repr(adapter)
 
 

@@ -289,7 +289,8 @@ def test_permuting_a_batch_permutes_the_answers(case: Any, per_instance: bool) -
 
 @pytest.mark.parametrize(
     ("name", "adapter"),
-    [("mlp", Regression(1.0, 2.0))] + [("cnn", Classification(3, d)) for d in ("js", "kl", "l2")],
+    [("mlp", Regression(1.0, 2.0))]
+    + [("cnn", Classification(3, d)) for d in ("js", "kl", "l1", "l2")],
 )
 def test_an_answer_that_overshoots_lands_at_the_edge(
     build: Build, name: str, adapter: Adapter
@@ -341,6 +342,24 @@ def test_weights_are_read_at_every_call(build: Build) -> None:
     case.model.load_state_dict({k: v / 2 for k, v in case.model.state_dict().items()})
     case.model.float()
     assert method(case.x.float()).prediction.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("size", "hidden"), [((), None), ((), 7), ((6, 6), None), ((6, 6), 7)])
+def test_a_signal_changes_nothing_until_it_is_trained(size: tuple[int, ...], hidden: Any) -> None:
+    adapter, layer = Classification(3), nn.Conv2d(2, 4, 1) if size else nn.Linear(2, 4)
+    net = nn.Sequential(layer, nn.ReLU(), nn.Conv2d(4, 3, 1) if size else nn.Linear(4, 3))
+    model, x = condition(net, adapter, "0", hidden=hidden), torch.randn(5, 2, *size)
+    signal = adapter.encode(torch.randn(5, 3))
+    assert torch.equal(model(x, signal), net(x))
+    model(x, signal).square().sum().backward()
+    assert model.embed is not None
+    last = list(model.embed.parameters())[-1]
+    assert last.grad is not None
+    assert last.grad.any()
+    with torch.no_grad():
+        last -= last.grad
+    model(x, signal).square().sum().backward()  # and from then on all of the embedding learns
+    assert all(p.grad is not None and p.grad.any() for p in model.embed.parameters())
 
 
 def test_tied_weights_stay_tied() -> None:

@@ -212,6 +212,31 @@ def test_early_stopping_gives_the_best_weights_back(
     assert not same(weights(model), seen[-1])
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_above_frozen_layers_it_is_training_on_their_features(shared: bool) -> None:
+    torch.manual_seed(0)
+    below = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU())
+    above = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    nn.init.normal_(below[1].running_mean)
+    whole = condition(nn.Sequential(below, *above), Regression(), layer="1")
+    head = condition(above, Regression(), layer="0")
+    kept, graphs = weights(whole.model[0]), []  # type: ignore[index, arg-type]
+    whole.model[0].register_forward_hook(lambda _m, _i, y: graphs.append(y.requires_grad))  # type: ignore[index, union-attr]
+    how: dict[str, Any] = {
+        "epochs": 3,
+        "lr": 0.05,
+        "loss": partial(zigzag_loss, shared_prefix=shared),
+    }
+    x, y = problem()
+    train(whole, (x, y), freeze_until="1", **how)
+    with torch.no_grad():
+        train(head, (below.eval()(x), y), **how)
+    assert same(weights(whole.model[0]), kept)  # type: ignore[index, arg-type]
+    assert same(weights(whole.model[1:]), weights(head.model))  # type: ignore[index, arg-type]
+    assert not any(graphs)
+    assert all(parameter.requires_grad for parameter in whole.parameters())  # as it was
+
+
 def test_held_out_loss_is_the_loss_of_the_neutral_pass() -> None:
     (x, y), adapter, model = problem(31), Regression(0.5, 2.0), network()
     history = fit(model, adapter, problem(), validation=(x, y), epochs=1, progress=False)
@@ -271,6 +296,7 @@ def test_a_seed_is_a_result_and_the_caller_s_generators_stay(whole: Whole) -> No
 CHANGES: list[dict[str, Any]] = [
     {"optimizer": "AdamW", "schedule": "constant", "patience": 1},
     {"optimizer": "Adam", "schedule": "onecycle", "validation": None},
+    {"optimizer": "Adam", "freeze_until": "3"},
 ]
 
 
@@ -564,6 +590,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"patience": 3, "validation": None}, "patience needs a validation loss"),
     ({"workers": -1}, "workers must be a whole number from 0 on"),
     ({"lr": float("nan")}, "lr must be a positive number"),
+    ({"freeze_until": "9"}, "the network has no layer '9'"),
     ({"clip": -1.0}, "clip must be a positive number"),
     ({"every": -1.0}, "every is a number of seconds"),
     ({"validation": 1.0}, "validation=1.0 must be a fraction between 0 and 1"),

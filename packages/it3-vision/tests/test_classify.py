@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from it3_core import IT3Error
 from it3_core.experiment.evaluate import evaluate, load_evaluation
@@ -21,6 +22,7 @@ from it3_core.experiment.verbs import PredictOptions, loaded
 from it3_vision import image_task
 from it3_vision.__main__ import main
 from it3_vision.classify import task
+from it3_vision.classify.cli import Train
 from it3_vision.classify.drawn import CHARACTERS, characters
 from it3_vision.classify.levels import Shifts
 from it3_vision.corruptions import corrupt_all
@@ -34,6 +36,7 @@ CLASSES = ("blue & <co>", "green", "red")
 SQUARES = ["--preset", "tiny", "--size", "16", "--epochs", "3", "--batch-size", "24", "--lr",
            "0.05", "--no-flip", "--tuned", "12:12", "--quiet"]  # fmt: skip
 SIZE = 16
+SOME = {"size": SIZE, "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
 TESTED = ["--corruptions", "fog,contrast", "--batch-sizes", "12", "--no-slow", "--quiet"]
 
 
@@ -102,6 +105,7 @@ class TestTraining:
             ("--no-rotation", "rotation was True and is False"),
             ("--second-weight 2", "second_weight was 1.0 and is 2.0"),
             ("--normalise imagenet", "normalise was data and is imagenet"),
+            ("--distance l1", "distance was js and is l1"),
         ):
             assert sentence in refused(*command, *options.split())
 
@@ -113,10 +117,46 @@ class TestTraining:
 
     def test_images_are_normalised_by_their_own_mean_or_by_imagenets(self, squares):
         images = squares(30)
-        fit = image_task.fit_preprocessing
+
+        def fit(**options):
+            return image_task.fit_preprocessing(images, SIZE, Train(out="x", **options)).mean
+
         mean = images.batch(slice(None)).mean((0, 1, 2)) / 255
-        assert np.allclose(fit(images, SIZE, "data", 0).mean, mean, atol=1e-3)
-        assert fit(images, SIZE, "imagenet", 0).mean == (0.485, 0.456, 0.406)
+        assert np.allclose(fit(), mean, atol=1e-3)
+        assert fit(normalise="imagenet") == (0.485, 0.456, 0.406)
+
+    def test_normalisation_comes_with_weights(self, squares, classifier, tmp_path):
+        theirs = tmp_path / "w.safetensors"
+        save_file(bare(NetworkSettings(preset="tiny"), 3).state_dict(), theirs)
+        ours = classifier.folder / "0" / "network.safetensors"
+
+        def fit(weights, **options):
+            asked = Train(out="x", weights=weights, **options)
+            return image_task.fit_preprocessing(squares(30), SIZE, asked).describe()
+
+        assert fit(theirs)["mean"] == [0.485, 0.456, 0.406]
+        assert fit(ours) == classifier.first.settings["preprocessing"]
+        assert fit(theirs, normalise="data") == fit(None)
+
+    def test_the_distance_is_the_adapters_own(self, squares):
+        made = task.problem_of(squares(30), Train(out="x", distance="l1", quiet=True), {})
+        stored = made.data().adapter.describe()
+        assert stored == {"kind": "Classification", "classes": 3, "distance": "l1"}
+        assert (
+            made.restore({**made.settings, "preprocessing": SOME}, stored).adapter.describe()
+            == stored
+        )
+
+    def test_the_recipe_comes_with_the_network(self):
+        def recipe(name, **options):
+            network = NetworkSettings(name)
+            found = image_task.recipe_of(Train(out="x", **options), network.brings, True)
+            return found.lr, found.optimizer_options["weight_decay"]
+
+        assert recipe("dla") == recipe("resnet18") == (0.2, 5e-4)
+        assert recipe("resnet20") == (0.05, 1e-4)
+        assert recipe("resnet56") == (0.03, 1e-4)
+        assert recipe("resnet56", lr=0.1, weight_decay=0.0) == (0.1, 0.0)
 
 
 class TestAugmentation:

@@ -12,7 +12,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from it3_core import Classification, IT3Error, condition, widen
-from it3_vision.networks import DLA, NetworkSettings, ResNet, bare, build, load_weights
+from it3_vision.networks import (
+    DLA,
+    CifarResNet,
+    NetworkSettings,
+    ResNet,
+    bare,
+    build,
+    load_weights,
+)
 from it3_vision.networks.layers import convolution
 
 PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 152: 60_192_808}
@@ -73,6 +81,53 @@ class TestTorchvisionsNames:
         parts = dict(block.named_children())
         y = parts["bn2"](parts["conv2"](parts["bn1"](parts["conv1"](x)).relu()))
         assert torch.allclose(block(x), (y + parts["downsample"](x)).relu())
+
+
+class TestCifarResNets:
+    @pytest.mark.parametrize(
+        ("depth", "parameters", "entries"), [(20, 269_722, 97), (56, 853_018, 277)]
+    )
+    def test_every_name_of_the_trained_weights(self, depth, parameters, entries):
+        """0.27 and 0.85 million, as the paper counts them; names as in Idelbayev's files."""
+        network = bare(NetworkSettings(f"resnet{depth}"), 10)
+        found = {n: tuple(v.shape) for n, v in network.state_dict().items() if v.dim()}
+        assert len(found) == entries
+        assert sum(p.numel() for p in network.parameters()) == parameters
+        shapes = {"conv1.weight": (16, 3, 3, 3), "bn1.running_var": (16,), "linear.bias": (10,),
+                  "layer2.0.conv1.weight": (32, 16, 3, 3), "layer3.2.bn2.weight": (64,),
+                  "linear.weight": (10, 64)}  # fmt: skip
+        assert found.items() >= shapes.items()
+        assert not [name for name in found if "shortcut" in name or "downsample" in name]
+
+    def test_a_block_that_halves_by_hand(self):
+        """Option A: every second pixel, between channels of zeros."""
+        block = varied(CifarResNet(20, width=4)).get_submodule("layer2.0")
+        x = torch.randn(2, 4, 6, 6)
+        parts = dict(block.named_children())
+        y = parts["bn2"](parts["conv2"](parts["bn1"](parts["conv1"](x)).relu()))
+        shortcut = torch.zeros(2, 8, 3, 3)
+        shortcut[:, 2:6] = x[:, :, ::2, ::2]
+        assert torch.allclose(block(x), (y + shortcut).relu())
+        assert stage_sizes(CifarResNet(20, width=4), ("layer1", "layer2", "layer3"), 32) == [
+            32,
+            16,
+            8,
+        ]
+
+    def test_weights_load_whole_but_for_a_head_of_other_classes(self, tmp_path):
+        there = varied(CifarResNet(20, 10, width=8))
+        weights = {k: v for k, v in there.state_dict().items() if "num_batches" not in k}
+        save_file(weights, tmp_path / "w.safetensors")
+        settings, x = NetworkSettings("resnet20", "tiny"), torch.randn(2, 3, 32, 32)
+        adapter = Classification(10)
+        model = build(settings, adapter, weights=tmp_path / "w.safetensors").eval()
+        assert torch.equal(model(x, adapter.encode(torch.randn(2, 10))), there(x))
+        three = Classification(3)
+        with pytest.raises(IT3Error, match=r"linear\..*for other classes, ask for a new head"):
+            build(settings, three, weights=tmp_path / "w.safetensors")
+        build(settings, three, weights=tmp_path / "w.safetensors", new_head=True)
+        with pytest.raises(IT3Error, match="does not fit this network"):
+            build(NetworkSettings("resnet56", "tiny"), adapter, weights=tmp_path / "w.safetensors")
 
 
 class TestStridedShortcuts:
@@ -192,7 +247,7 @@ class TestDLA:
         assert len(deep) == 3 + 2 * len(blocks)
         assert 15.0e6 < sum(p.numel() for p in network.parameters()) < 15.6e6
         network = DLA(10, widths=(4, 4, 8, 8, 8, 8)).eval()
-        assert stage_sizes(network, STAGES["dla"][:-1], 32) == [32, 32, 32, 32, 16, 8, 4]
+        assert stage_sizes(network, STAGES["dla"][:-2], 32) == [32, 32, 32, 32, 16, 8, 4]
 
 
 def stage_sizes(network, stages, size):
@@ -206,9 +261,10 @@ def stage_sizes(network, stages, size):
 
 
 STAGES = {
-    "dla": ["base", *(f"level{i}" for i in range(6)), "fc"],
-    "resnet18": ["conv1", *(f"layer{i}" for i in range(1, 5)), "fc"],
-    "resnet50": ["conv1", *(f"layer{i}" for i in range(1, 5)), "fc"],
+    "dla": ["base", *(f"level{i}" for i in range(6)), "pool", "fc"],
+    "resnet18": ["conv1", *(f"layer{i}" for i in range(1, 5)), "pool", "fc"],
+    "resnet50": ["conv1", *(f"layer{i}" for i in range(1, 5)), "pool", "fc"],
+    "resnet20": ["conv1", *(f"layer{i}" for i in range(1, 4)), "pool", "linear"],
 }
 
 
@@ -229,7 +285,22 @@ class TestTheSignal:
     def test_the_authors_stages(self):
         assert NetworkSettings().stage == "level3"
         assert NetworkSettings("resnet152").stage == "layer2"
+        assert NetworkSettings("resnet56").stage == "pool"
         assert NetworkSettings(layer="level1").stage == "level1"
+
+    def test_at_the_pooled_features_it_is_a_hidden_layer_away(self):
+        adapter, x = Classification(5), torch.randn(4, 3, 32, 32)
+        model = build(NetworkSettings("resnet20", "tiny"), adapter).eval()
+        assert {n: tuple(p.shape) for n, p in model.embed.named_parameters()} == {
+            "0.weight": (64, 6), "0.bias": (64,), "2.weight": (32, 64)}  # fmt: skip
+        neutral, signal = adapter.neutral(x), adapter.encode(torch.randn(4, 5))
+        assert torch.equal(model(x, signal), model(x, neutral))
+        nn.init.normal_(model.embed[2].weight)
+        # Not the same shift for every image: ReLU follows.
+        moved = model(x, signal[:1].expand(4, -1)) - model(x, neutral)
+        assert (moved - moved[:1]).abs().max() > 1e-3
+        both = model.several(x, neutral, signal)  # the trunk once
+        assert torch.allclose(both[1], model(x, signal), atol=1e-6)
 
     @pytest.mark.parametrize("name", ["dla", "resnet18"])
     def test_gradients_reach_every_parameter(self, name):
@@ -254,6 +325,7 @@ class TestSettings:
         ("make", "sentence"),
         [
             (lambda: ResNet(101), "no ResNet-101: take 18, 34, 50, 152"),
+            (lambda: CifarResNet(21), "6n \\+ 2 layers, such as 20 or 56, not 21"),
             (lambda: ResNet(18, stem="large"), 'stem is "imagenet" or "small"'),
             (lambda: ResNet(18, width=8, norm="layer"), 'normalised by "batch" or "group", not'),
             (lambda: DLA(10, widths=(8, 8)), "six widths, six strides and four depths"),

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -18,14 +18,42 @@ from it3_core.experiment.verbs import NotNegative, Positive, Quiet, Seed
 Preset = Literal["tiny", "small", "paper"]  # for a demonstration, for a few CPU cores, as published
 Normalisation = Literal["batch", "group"]  # group norm answers one image as it answers many
 Normalise = Literal["data", "imagenet"]  # whose mean and deviation images are normalised by
+Distance = Literal["js", "kl", "l1", "l2"]  # of probabilities, see it3_core's Classification
 SecondSignal = Literal["label", "noisy"]  # what the second pass is given in training
-NETWORKS = ("dla", "resnet18", "resnet34", "resnet50", "resnet152")
+
+
+class Brings(NamedTuple):
+    """What a network brings to its training, where no option says otherwise."""
+
+    layer: str  # where the signal enters
+    size: int = 32  # of the images
+    lr: float = 0.2
+    weight_decay: float = 5e-4
+
+
+NETWORKS = {
+    "dla": Brings("level3"),
+    "resnet18": Brings("layer2"),
+    "resnet34": Brings("layer2"),
+    "resnet50": Brings("layer2"),
+    "resnet152": Brings("layer2"),
+    # What their trained weights gain most by, see docs/classification.md.
+    "resnet20": Brings("pool", lr=0.05, weight_decay=1e-4),
+    "resnet56": Brings("pool", lr=0.03, weight_decay=1e-4),
+}
 
 Side = Annotated[int, Parameter(validator=Number(gte=8, lte=10_000))]
 Epochs = Annotated[int, Parameter(validator=Number(gte=1), help="Times through the images.")]
 BatchSize = Annotated[int, Parameter(validator=Number(gte=2), help="Images a step.")]
 Rate = Annotated[
-    float, Parameter(help="The largest learning rate of SGD with momentum, in one cycle.")
+    float,
+    Parameter(
+        help="The largest learning rate of SGD with momentum, in one cycle; by default what the "
+        "network brings."
+    ),
+]
+Decay = Annotated[
+    float, Parameter(validator=Number(gte=0), help="By default what the network brings.")
 ]
 Weight = Annotated[float, Parameter(help="Of the second pass in the loss; 1 is the paper's.")]
 Tuned = Annotated[
@@ -48,12 +76,12 @@ class NetworkSettings:
     """Which network, and where the signal enters.
 
     Attributes:
-        name: dla, resnet18, 34, 50 or 152.
+        name: dla, resnet18, 34, 50 or 152; or a ResNet for CIFAR, resnet20 or 56.
         preset: paper is the published size; small has fewer channels (and, for a DLA, blocks), for
-            a few CPU cores; tiny still fewer, for a demonstration.
+            a few CPU cores; tiny still fewer, for a demonstration. A resnet20 or 56 is small.
         norm: Batch norm or group norm.
-        layer: The stage where the signal enters; by default the authors' level3 of a DLA, and its
-            counterpart layer2 of a ResNet.
+        layer: The stage where the signal enters; by default the authors' level3 of a DLA, its
+            counterpart layer2 of a ResNet, and the pooled features, pool, of a ResNet for CIFAR.
         size: Images are brought to this height and width; up to 64 a ResNet's stem keeps it.
     """
 
@@ -61,7 +89,7 @@ class NetworkSettings:
     preset: Preset = "small"
     norm: Normalisation = "batch"
     layer: str | None = None
-    size: Side = 32
+    size: Side | None = None
 
     def __post_init__(self) -> None:
         if self.name not in NETWORKS:
@@ -71,7 +99,17 @@ class NetworkSettings:
     @property
     def stage(self) -> str:
         """Where the signal enters."""
-        return self.layer or ("level3" if self.name == "dla" else "layer2")
+        return self.layer or self.brings.layer
+
+    @property
+    def pixels(self) -> int:
+        """Height and width of the images."""
+        return self.size or self.brings.size
+
+    @property
+    def brings(self) -> Brings:
+        """What training takes from it."""
+        return NETWORKS[self.name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +118,22 @@ class ImageTrain(verbs.TrainOptions):
 
     epochs: Epochs = 12
     batch_size: BatchSize = 128
-    lr: Rate = 0.2
+    lr: Rate | None = None
+    weight_decay: Decay | None = None
     second_signal: SecondSignal = "label"
     """What the second pass is given in training: the label, or a noisy one."""
     second_weight: Weight = 1.0
     weights: Path | None = None
-    """A safetensors file to start from, with torchvision's names."""
+    """A safetensors file to start from, with torchvision's names, or Idelbayev's of resnet20 and
+    56."""
     new_head: bool = False
     """The last layer of these weights is for other classes."""
-    normalise: Normalise = "data"
-    """By the training images' own mean and deviation, or by ImageNet's, as weights from there
-    expect."""
+    normalise: Normalise | None = None
+    """By the training images' own mean and deviation, or by ImageNet's; by default the latter
+    where weights are given, unless they are an experiment's, which brings its own."""
+    freeze_until: str | None = None
+    """Train nothing before this stage, which saves its backward pass; best at or below the stage
+    where the signal enters."""
     bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
     """Multiply in bfloat16, if the CPU can; by default on a GPU only."""
     tuned: Tuned = "16:1024"
@@ -98,9 +141,11 @@ class ImageTrain(verbs.TrainOptions):
     def __post_init__(self) -> None:
         """Refuses what no network can be trained with, before images are read."""
         for name in ("lr", "second_weight"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
                 raise IT3Error(f"{name.replace('_', '-')} must be a positive number, not {value}")
-        check_choice(self.normalise, Normalise, "what images are normalised by")
+        if self.normalise is not None:
+            check_choice(self.normalise, Normalise, "what images are normalised by")
         tuned_sizes(self.tuned)
 
 

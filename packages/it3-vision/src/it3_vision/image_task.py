@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ from it3_core.batching import batches
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.experiment import types
 from it3_core.experiment.train import hold_out
-from it3_core.io.tensors import digest
+from it3_core.io.tensors import digest, load
 from it3_core.io.typed import as_kind, printable
 from it3_core.trust.candidates import STREAMING, Candidate
 from it3_vision.corruptions import EXTRA, benchmark_for, corrupt_all
 from it3_vision.data import BadImage, ImageSet, Preprocessing, fit_to, open_images, read_image
 from it3_vision.data.images import Pixels
-from it3_vision.image_options import ImageTrain, Normalise, tuned_sizes
+from it3_vision.image_options import Brings, ImageTrain, tuned_sizes
+from it3_vision.networks import is_network
 
 IN_MEMORY = 4e9  # bytes up to which training images are decoded once and kept
 VALIDATION, MOST_VALIDATION = 0.1, 5000  # fraction of the training images, and how many at most
@@ -48,28 +49,31 @@ _AT_ONCE = 64  # images that are predicted at once
 # --- train
 
 
-def recipe_of(options: ImageTrain, batch_norm: bool) -> types.Recipe:
+def recipe_of(options: ImageTrain, brings: Brings, batch_norm: bool) -> types.Recipe:
     """One cycle of rates of SGD with Nesterov's momentum and weight decay."""
+    decay = brings.weight_decay if options.weight_decay is None else options.weight_decay
     return types.Recipe(
         options.epochs,
         options.batch_size,
-        options.lr,
+        options.lr or brings.lr,
         options.seed,
         optimizer="SGD",
-        optimizer_options={"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
+        optimizer_options={"momentum": 0.9, "nesterov": True, "weight_decay": decay},
         schedule="onecycle",
         clip=5.0,
         bfloat16=options.bfloat16,
         channels_last=True,
+        freeze_until=options.freeze_until,
         refresh=REFRESH if batch_norm else 0,
     )
 
 
 def settings_of(options: ImageTrain, images: ImageSet) -> dict[str, Any]:
     """What decides a training on images, apart from the network and the recipe."""
-    names = ("second_signal", "second_weight", "new_head", "normalise", "tuned")
+    names = ("second_signal", "second_weight", "new_head", "tuned")
     return {
         **{name: getattr(options, name) for name in names},
+        "normalise": normalised_by(options),
         "weights": _digest(options.weights),
         "images": len(images),
         "fingerprint": fingerprint(images),
@@ -100,13 +104,22 @@ def in_memory(images: ImageSet, size: int, progress: bool) -> tuple[ImageSet, li
     return images.sound(workers=workers, progress=progress)
 
 
-def fit_preprocessing(
-    images: ImageSet, size: int, normalise: Normalise, seed: int
-) -> Preprocessing:
+def normalised_by(options: ImageTrain) -> str:
+    """By whose mean and deviation images are normalised: what weights were trained with."""
+    if options.normalise is not None or options.weights is None:
+        return options.normalise or "data"
+    return "weights" if is_network(options.weights) else "imagenet"
+
+
+def fit_preprocessing(images: ImageSet, size: int, options: ImageTrain) -> Preprocessing:
     """How images become tensors, by a sample of all: folders come class by class."""
-    if normalise == "imagenet":
+    by = normalised_by(options)
+    stored = load(options.weights).settings if options.weights and by == "weights" else {}
+    if stored:  # a vanilla net has none
+        return replace(preprocessing_of(stored["settings"]), size=size)
+    if by == "imagenet":
         return Preprocessing(size, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    some = images.sample(min(20_000, len(images)), seed)
+    some = images.sample(min(20_000, len(images)), options.seed)
     return Preprocessing.fit(some.batch(slice(None), size))
 
 
@@ -204,7 +217,7 @@ def training_data(
         len(images), VALIDATION, options.seed, least=least, most=MOST_VALIDATION
     )
     rest = images.take(rows)
-    preprocess = fit_preprocessing(rest, size, options.normalise, options.seed)
+    preprocess = fit_preprocessing(rest, size, options)
     some = rest.sample_rows(min(STATISTICS, len(rest)), options.seed)
     return types.TrainingData(
         adapter=adapter(rest),

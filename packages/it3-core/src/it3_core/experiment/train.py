@@ -46,6 +46,7 @@ from it3_core.methods.source import Source
 from it3_core.model.adapters import Adapter
 from it3_core.training.data import cut
 from it3_core.training.fit import Loss, fit
+from it3_core.training.frozen import layers_before
 from it3_core.training.resume import History
 from it3_core.trust.calibration import Trust
 from it3_core.trust.candidates import Candidate, Tuning, default_candidates
@@ -126,7 +127,8 @@ class _Fitting:
         if recipe.refresh:
             own = set(rows)  # an extrapolation network has not seen the others
             seen = [row for row in data.seen if row in own][: recipe.refresh]
-            measured = partial(_refreshed_loss, data.adapter, data.plain(seen)[0], *measured)
+            kept, given = recipe.freeze_until, data.plain(seen)[0]
+            measured = partial(_refreshed_loss, data.adapter, given, *measured, keep_until=kept)
         bfloat16 = _precision(recipe.bfloat16, self.device)
         history = fit(
             model,
@@ -141,6 +143,7 @@ class _Fitting:
             schedule=recipe.schedule,
             clip=recipe.clip,
             patience=recipe.patience,
+            freeze_until=recipe.freeze_until,
             loss=partial(_mixed_precision, loss=loss) if bfloat16 else loss,
             checkpoint=self.out.path / f"{name}.safetensors",
             seed=recipe.seed,
@@ -311,11 +314,13 @@ def _precision(wanted: bool | None, device: str) -> bool:
     return False
 
 
-def _refreshed_loss(adapter: Adapter, seen: Any, x: Any, y: Any, model: nn.Module) -> float:
+def _refreshed_loss(
+    adapter: Adapter, seen: Any, x: Any, y: Any, model: nn.Module, *, keep_until: str | None
+) -> float:
     """The validation loss on batch norms' statistics of training rows as they are."""
     device = next(model.parameters()).device
     model.eval()
-    refresh_statistics(model, adapter, seen)
+    refresh_statistics(model, adapter, seen, keep_until)
     losses = []
     with torch.no_grad():
         for part, label in zip(batches(x, 256), batches(y, 256), strict=True):
@@ -325,14 +330,19 @@ def _refreshed_loss(adapter: Adapter, seen: Any, x: Any, y: Any, model: nn.Modul
 
 
 @torch.no_grad()
-def refresh_statistics(model: nn.Module, adapter: Adapter, x: Any) -> None:
+def refresh_statistics(
+    model: nn.Module, adapter: Adapter, x: Any, keep_until: str | None = None
+) -> None:
     """Gives batch norms the statistics of these inputs, in place of training's moving averages.
 
     The second pass makes a network so sensitive to its signal that averages which lag behind the
-    weights by a few steps, or were taken in bfloat16, can spoil its predictions.
+    weights by a few steps, or were taken in bfloat16, can spoil its predictions. Those before the
+    layer `keep_until`, which were not trained, keep what they have.
     """
     device = next(model.parameters()).device
-    layers = [one for one in model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
+    kept = {one for layer in layers_before(model, keep_until) for one in layer.modules()}
+    kinds = nn.modules.batchnorm._BatchNorm
+    layers = [one for one in model.modules() if isinstance(one, kinds) and one not in kept]
     before = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()

@@ -51,6 +51,7 @@ class Recipe:
     patience: int | None = None
     bfloat16: bool | None = False  # compute in it; None means where a GPU does
     channels_last: bool = False  # the memory format, which is faster for convolutions
+    freeze_until: str | None = None  # the layer before which nothing is trained
     refresh: int = 0  # rows that batch norms take their statistics from before each validation
 
 

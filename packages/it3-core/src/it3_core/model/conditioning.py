@@ -175,6 +175,7 @@ def condition(
     *,
     channels: int | None = None,
     channel_dim: int | None = None,
+    hidden: int | None = None,
 ) -> Conditioned:
     """Adds an embedding of the signal to what a named layer of a copy of `model` returns.
 
@@ -190,6 +191,8 @@ def condition(
         channels: channels that the layer returns, where they can't be read off the layer.
         channel_dim: the dimension of what the layer returns that holds them: 1 for maps, -1 for
             tokens, where the kind of layer doesn't tell. The batch is always first.
+        hidden: units of a hidden layer in the embedding, for a signal that enters late: what
+            follows then does little with it. None embeds it by one Linear.
 
     Example:
         >>> import torch
@@ -204,7 +207,10 @@ def condition(
         True
     """
     entrance = find_layer(model, layer)
-    embed = _Embedding(adapter.channels, channels or _returned_channels(entrance, layer))
+    width = channels or _returned_channels(entrance, layer)
+    embed: nn.Module = _Embedding(adapter.channels if hidden is None else hidden, width)
+    if hidden is not None:
+        embed = nn.Sequential(_OverChannels(adapter.channels, hidden), nn.LeakyReLU(), embed)
     reference = next((p for p in model.parameters() if p.is_floating_point()), None)
     if reference is not None:
         embed = embed.to(reference.device, reference.dtype)
@@ -268,21 +274,26 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
     raise IT3Error(f"the network has no layer {name!r}; {hint}")
 
 
-class _Embedding(nn.Linear):
-    """A Linear over the channels of a vector or a map, zero at first.
-
-    Linear is enough: what follows the layer is not, and mixes the signal with the features.
-    """
-
-    def __init__(self, signal: int, channels: int) -> None:
-        super().__init__(signal, channels, bias=False)
-        nn.init.zeros_(self.weight)
+class _OverChannels(nn.Linear):
+    """A Linear over the channels of a vector or a map."""
 
     def forward(self, signal: Tensor) -> Tensor:
         if signal.dim() == 2:
             return super().forward(signal)
         # On a map, a Linear over the channels is a 1×1 convolution of any dimension.
         return super().forward(signal.movedim(1, -1)).movedim(-1, 1)
+
+
+class _Embedding(_OverChannels):
+    """What is added to the features, zero at first.
+
+    Linear is enough, but for a signal that enters late: what follows the layer is not, and mixes
+    the signal with the features.
+    """
+
+    def __init__(self, signal: int, channels: int) -> None:
+        super().__init__(signal, channels, bias=False)
+        nn.init.zeros_(self.weight)
 
 
 def _widened(layer: nn.Module, name: str, extra: int) -> nn.Module:

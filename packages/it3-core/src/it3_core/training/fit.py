@@ -19,6 +19,7 @@ from it3_core.io.progress import Progress
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import zigzag_loss
 from it3_core.training.data import Batches, Collate, Data, Rows, cut, own_randomness
+from it3_core.training.frozen import frozen, layers_before
 from it3_core.training.resume import History, ResumeFile, name_of
 from it3_core.training.trainer import (
     ProcessGroup,
@@ -49,6 +50,7 @@ def fit(
     schedule: str = "constant",
     clip: float | None = None,
     patience: int | None = None,
+    freeze_until: str | None = None,
     loss: Loss = zigzag_loss,
     collate: Collate | None = None,
     workers: int = 0,
@@ -84,6 +86,9 @@ def fit(
             straight line to 0, which short trainings gain from).
         clip: the largest norm of a gradient; longer ones are shortened to it.
         patience: stop after so many epochs in a row without a new best.
+        freeze_until: a layer, by the name that `condition` takes. What the network defines before
+            it stays as it is, batch norms' statistics too: it runs as at test time, and costs no
+            backward pass.
         loss: for a variant give a partial, such as `partial(zigzag_loss, second_weight=0.1)`.
         collate: makes a batch of a list of the Dataset's items; torch's own by default.
         workers: processes that prepare the batches; 0 prepares them here.
@@ -116,7 +121,9 @@ def fit(
         raise IT3Error(f"every is a number of seconds from 0 on, not {every}")
     if patience is not None and validation is None:
         raise IT3Error("patience needs a validation loss: give validation=0.1, say")
-    parameters = _trainable(model)
+    still = layers_before(model, freeze_until)
+    with frozen(still):
+        parameters = _trainable(model)
     dtype = next((p.dtype for p in parameters if p.is_floating_point()), None)
     rows = Rows.of(data, collate, dtype)
     held: Rows | None = None
@@ -131,6 +138,7 @@ def fit(
         torch.inference_mode(False),
         torch.enable_grad(),
         own_randomness(where),
+        frozen(still),
         processes(where) as group,
         ctrl_c_after_the_step() as interrupted,
     ):
@@ -154,6 +162,7 @@ def fit(
                 "optimizer": name_of(optimizer),
                 "schedule": schedule,
                 "loss": name_of(loss),
+                "the layer before which all is frozen": freeze_until,
                 "adapter": adapter.describe(),
                 "the weights' type": str(dtype),
                 "the number of trained parameters": sum(p.numel() for p in parameters),
@@ -170,6 +179,7 @@ def fit(
             rows=rows,
             validate=validate,
             parameters=parameters,
+            frozen=still,
             optimizer=stepper,
             scheduler=make_schedule(schedule, stepper, epochs, steps),
             every_step=schedule == "onecycle",

@@ -48,6 +48,7 @@ class Trainer:
     rows: Rows
     validate: Callable[[], float] | None
     parameters: list[nn.Parameter]
+    frozen: list[nn.Module]  # layers that run as at test time
     optimizer: Optimizer
     scheduler: LRScheduler
     every_step: bool  # the learning rate moves with every step, and not once an epoch
@@ -107,6 +108,8 @@ class Trainer:
         made = Batches(self.rows, [part for part, _ in parts], key)
         interrupted = False
         self.model.train()
+        for layer in self.frozen:
+            layer.eval()
         for x, y in made.starting_at(self.step, self.workers, self.device):
             reseed("step", self.seed, self.epoch, self.step, self.group.rank)
             value, interrupted = self._step(x, y, parts[self.step][1])

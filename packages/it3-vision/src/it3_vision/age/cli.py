@@ -47,22 +47,32 @@ class FaceSettings:
         preset: paper is a ResNet-152 with five linear layers; small a ResNet-18 of half the width
             with five narrower ones, for a CPU core; tiny is for demonstrations.
         norm: Batch norm or group norm.
-        layer: The stage where the signal enters.
+        layer: The stage where the signal enters; layer2 by default.
         size: Images are brought to this height and width; by default the preset's 32, 64 or 224.
     """
 
     preset: image.Preset = "small"
     norm: image.Normalisation = "batch"
-    layer: str = "layer2"
+    layer: str | None = None
     size: image.Side | None = None
 
     def __post_init__(self) -> None:
         image.check_choice(self.preset, image.Preset, "a preset")
 
     @property
+    def stage(self) -> str:
+        """Where the signal enters."""
+        return self.layer or self.brings.layer
+
+    @property
     def pixels(self) -> int:
         """Height and width of the images."""
-        return self.size or PRESETS[self.preset].size
+        return self.size or self.brings.size
+
+    @property
+    def brings(self) -> image.Brings:
+        """What training takes from it."""
+        return image.Brings("layer2", PRESETS[self.preset].size, lr=0.05)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +88,6 @@ class Train(image.ImageTrain):
     """Fraction of the faces that is never trained on but kept for testing, by their names."""
     epochs: image.Epochs = 45
     batch_size: image.BatchSize = 64
-    lr: image.Rate = 0.05
     # 1 is the paper's; with a tenth the second pass corrects more (docs/experiments.md).
     second_weight: image.Weight = 0.1
     tuned: image.Tuned = "4:512,16:512"

@@ -98,7 +98,7 @@ def problem_of(
         },
         data=partial(_read, faces, options, skipped),
         make=partial(build, options.network, weights=options.weights, new_head=options.new_head),
-        recipe=image_task.recipe_of(options, batch_norm=True),
+        recipe=image_task.recipe_of(options, options.network.brings, batch_norm=True),
         answers=types.Answers([YEARS]),
         loss=partial(zigzag_loss, second_signal=second, second_weight=weight, shared_prefix=True),
         trials=partial(_trials, options),
@@ -161,7 +161,7 @@ def build(
     network = bare(settings, adapter)
     if weights is not None:
         load_weights(network, weights, new_head=new_head)
-    return condition(network, adapter, layer=settings.layer)
+    return condition(network, adapter, layer=settings.stage)
 
 
 def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:

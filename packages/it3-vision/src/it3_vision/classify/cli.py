@@ -29,6 +29,9 @@ class Train(image.ImageTrain):
 
     split: Part = None
     network: image.NetworkSettings = field(default_factory=image.NetworkSettings)
+    distance: image.Distance = "js"
+    """Of the two passes' probabilities, the idempotence error: Jensen–Shannon, Kullback–Leibler,
+    the sum of absolute differences or the Euclidean distance. Training does not depend on it."""
     rotation: Annotated[bool, Parameter(negative="--no-rotation")] = True
     """Train the head that TTT needs too, on a fourth of each batch."""
     flip: Annotated[bool, Parameter(negative="--no-flip")] = True

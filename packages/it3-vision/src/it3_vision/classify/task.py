@@ -98,6 +98,7 @@ def problem_of(images: ImageSet, options: Train, provenance: types.Json) -> type
         settings={
             "task": "classify",
             **asdict(Stored(options.network, options.rotation, options.flip, images.classes)),
+            "distance": options.distance,
             **image_task.settings_of(options, images),
         },
         data=partial(_read, images, options),
@@ -108,7 +109,9 @@ def problem_of(images: ImageSet, options: Train, provenance: types.Json) -> type
             new_head=options.new_head,
             rotation=options.rotation,
         ),
-        recipe=image_task.recipe_of(options, options.network.norm == "batch"),
+        recipe=image_task.recipe_of(
+            options, options.network.brings, options.network.norm == "batch"
+        ),
         answers=types.Answers(classes=images.classes),
         loss=_loss(zigzag, options.rotation),
         vanilla_loss=_loss(supervised_loss, options.rotation),
@@ -135,7 +138,7 @@ def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:
 
 def _read(images: ImageSet, options: Train) -> types.TrainingData:
     """The labelled images that can be read, in memory where they fit."""
-    size = options.network.size
+    size = options.network.pixels
     images, bad = image_task.in_memory(images.take(images.labels >= 0), size, not options.quiet)
     counts = np.bincount(images.labels, minlength=len(images.classes))
     if len(images) < 20 or counts.min() < 2:
@@ -144,7 +147,7 @@ def _read(images: ImageSet, options: Train) -> types.TrainingData:
             f"there are {len(images)} images to train on, and {counts.min()} of class {fewest!r}: "
             f"give 20 at least, and 2 of each class"
         )
-    adapter = Classification(len(images.classes))
+    adapter = Classification(len(images.classes), options.distance)
     augment = image_task.augmentation(size, flip=options.flip)
     return image_task.training_data(images, size, options, lambda _: adapter, augment, bad)
 

@@ -16,10 +16,12 @@ from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.io.tensors import misfit, under
 from it3_vision.image_options import NetworkSettings, Normalisation, Preset
 from it3_vision.methods.rotation import with_rotation_head
+from it3_vision.networks.cifar_resnet import CifarResNet
 from it3_vision.networks.dla import DLA
-from it3_vision.networks.resnet import ResNet
+from it3_vision.networks.resnet import RESNETS, ResNet
 
-__all__ = ["DLA", "NetworkSettings", "Normalisation", "ResNet", "bare", "build", "load_weights"]
+__all__ = ["DLA", "CifarResNet", "NetworkSettings", "Normalisation", "ResNet", "bare", "build",
+           "load_weights"]  # fmt: skip
 
 _DLA: dict[Preset, dict[str, Any]] = {
     "tiny": {"widths": (8, 8, 16, 24, 32, 48), "depths": (1, 1, 1, 1),
@@ -29,17 +31,23 @@ _DLA: dict[Preset, dict[str, Any]] = {
     "paper": {},
 }  # fmt: skip
 _RESNET: dict[Preset, int] = {"tiny": 8, "small": 16, "paper": 64}
+_CIFAR_RESNET: dict[Preset, int] = {"tiny": 8, "small": 16, "paper": 16}
+_HEADS = ("fc.", "linear.")  # last layers
+_HIDDEN = 64  # units of the embedding of a signal that enters at the pooled features
 
 
 def bare(settings: NetworkSettings, classes: int) -> nn.Module:
     """The network without a signal, with first weights."""
     if settings.name == "dla":
         return DLA(classes, norm=settings.norm, **_DLA[settings.preset])
+    depth = int(settings.name.removeprefix("resnet"))
+    if depth not in RESNETS:
+        return CifarResNet(depth, classes, width=_CIFAR_RESNET[settings.preset], norm=settings.norm)
     return ResNet(
-        int(settings.name.removeprefix("resnet")),
+        depth,
         classes,
         width=_RESNET[settings.preset],
-        stem="small" if settings.size <= 64 else "imagenet",
+        stem="small" if settings.pixels <= 64 else "imagenet",
         norm=settings.norm,
     )
 
@@ -71,10 +79,11 @@ def build(
     network = bare(settings, adapter.classes)
     if weights is not None:
         load_weights(network, weights, new_head=new_head)
-    model = condition(network, adapter, layer=settings.stage)
+    hidden = _HIDDEN if settings.stage == "pool" else None
+    model = condition(network, adapter, layer=settings.stage, hidden=hidden)
     if not rotation:
         return model
-    example = torch.zeros(1, 3, settings.size, settings.size)
+    example = torch.zeros(1, 3, settings.pixels, settings.pixels)
     return with_rotation_head(model, adapter, f"model.{settings.stage}", example)
 
 
@@ -92,7 +101,7 @@ def load_weights(
             group norm takes the weights of one with batch norm, without the statistics.
         path: the file; or an experiment's `0/network.safetensors`, whose network is taken without
             its signal.
-        new_head: leave the last layer, `fc`, as it is: the file's is for other classes.
+        new_head: leave the last layer, `fc` or `linear`, as it is: the file's is for other classes.
 
     Example:
         >>> import tempfile
@@ -111,8 +120,8 @@ def load_weights(
         weights = under(prefix, weights) or weights
     own = network.state_dict()
     if new_head:
-        weights = {name: value for name, value in weights.items() if not name.startswith("fc.")}
-        weights |= {name: value for name, value in own.items() if name.startswith("fc.")}
+        weights = {name: value for name, value in weights.items() if not name.startswith(_HEADS)}
+        weights |= {name: value for name, value in own.items() if name.startswith(_HEADS)}
     for name, value in own.items():  # older files lack these counters, which nothing depends on
         if name.endswith("num_batches_tracked"):
             weights.setdefault(name, torch.zeros_like(value))
@@ -121,9 +130,15 @@ def load_weights(
         weights = {name: value for name, value in weights.items() if not name.endswith(ends)}
     wrong = misfit(weights, network)
     if wrong:
-        head = "" if new_head or "fc." not in wrong else "; for other classes, ask for a new head"
+        known = new_head or not any(name in wrong for name in _HEADS)
+        head = "" if known else "; for other classes, ask for a new head"
         raise IT3Error(f"{file} does not fit this network ({wrong}){head}")
     network.load_state_dict(weights)
+
+
+def is_network(path: str | os.PathLike[str]) -> bool:
+    """Whether a file of weights is a network that was trained here, and knows its images."""
+    return any(name.startswith("weights.model.") for name in _read(Path(path)))
 
 
 def _read(file: Path) -> dict[str, Tensor]:

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from it3_core import IT3Error
 from it3_vision.image_options import Normalisation
-from it3_vision.networks.layers import convolution, initialise, normalisation
+from it3_vision.networks.layers import Pool, convolution, initialise, normalisation
 
 
 class DLA(nn.Module):
     """DLA-34 whose stem keeps an image of 32×32 at its size; the defaults are the paper's widths.
 
-    The stages are `base`, `level0` … `level5` and `fc`. A signal can enter at any of them:
+    The stages are `base`, `level0` … `level5`, `pool` and `fc`. A signal can enter at any of them:
     `condition(net, adapter, layer="level3")` is where the authors of IT³ put it.
 
     Args:
@@ -62,14 +62,14 @@ class DLA(nn.Module):
                 keep_input=level > 2,
             )
             self.add_module(f"level{level}", tree)
-        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.pool = Pool(widths[5])
         self.fc = nn.Linear(widths[5], classes)
         initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         for stage in ("base", "level0", "level1", "level2", "level3", "level4", "level5"):
             x = self.get_submodule(stage)(x)
-        return self.fc(self.pool(x).flatten(1))  # type: ignore[no-any-return]
+        return self.fc(self.pool(x).relu())  # type: ignore[no-any-return]
 
 
 def _layer(inputs: int, outputs: int, stride: int, norm: Normalisation) -> nn.Sequential:

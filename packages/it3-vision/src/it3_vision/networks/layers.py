@@ -20,6 +20,21 @@ def normalisation(kind: Normalisation, channels: int) -> nn.Module:
     raise IT3Error(f'a network is normalised by "batch" or "group", not {kind!r}')
 
 
+class Pool(nn.AdaptiveAvgPool2d):
+    """The pooled features, `(batch, channels)`: a map's mean, where a signal can enter late.
+
+    ReLU must follow: it leaves pooled features, which are positive, alone, and what a signal adds
+    to them then does more than shift the answer.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(1)
+        self.num_features = channels  # by which `condition` knows how many there are
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).flatten(1)
+
+
 _FEW = 16  # channels, from which on oneDNN's strided 1×1 convolution is sound
 
 

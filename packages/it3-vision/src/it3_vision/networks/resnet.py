@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from it3_core import IT3Error
 from it3_vision.image_options import Normalisation
-from it3_vision.networks.layers import convolution, initialise, normalisation
+from it3_vision.networks.layers import Pool, convolution, initialise, normalisation
 
 # For each depth: whether its blocks are bottlenecks, and how many of them each stage has.
 RESNETS: dict[int, tuple[bool, tuple[int, int, int, int]]] = {
@@ -21,7 +21,7 @@ RESNETS: dict[int, tuple[bool, tuple[int, int, int, int]]] = {
 
 
 class ResNet(nn.Module):
-    """ResNet-18, 34, 50 or 152; the stages are `conv1`, `layer1` … `layer4` and `fc`.
+    """ResNet-18, 34, 50 or 152; the stages are `conv1`, `layer1` … `layer4`, `pool` and `fc`.
 
     Args:
         depth: 18, 34, 50 or 152.
@@ -66,7 +66,7 @@ class ResNet(nn.Module):
             rest = [_Block(outputs, inner, 1, bottleneck, norm) for _ in range(number - 1)]
             self.add_module(f"layer{stage + 1}", nn.Sequential(first, *rest))
             inputs = outputs
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.pool = Pool(inputs)
         self.fc = nn.Linear(inputs, classes)
         initialise(self)
 
@@ -74,7 +74,7 @@ class ResNet(nn.Module):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for stage in ("layer1", "layer2", "layer3", "layer4"):
             x = self.get_submodule(stage)(x)
-        return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
+        return self.fc(self.pool(x).relu())  # type: ignore[no-any-return]
 
 
 class _Block(nn.Module):
