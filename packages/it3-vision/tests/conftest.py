@@ -17,7 +17,7 @@ CLASSES = ("blue & <co>", "green", "red")
 SQUARES = ["--preset", "tiny", "--size", "16", "--epochs", "3", "--batch-size", "24", "--lr",
            "0.05", "--no-flip", "--tuned", "12:12", "--quiet"]  # fmt: skip
 FACES = ["--preset", "tiny", "--size", "16", "--epochs", "3", "--batch-size", "16", "--tuned",
-         "4:8", "--quiet"]  # fmt: skip
+         "4:8", "--coral", "--quiet"]  # fmt: skip
 
 
 def draw_squares(n, seed=0, classes=CLASSES):

@@ -340,8 +340,9 @@ def _described(network: Network) -> NetworkSummary:
 def _fingerprint(network: Network) -> str:
     """What tells this network, with its tunings, from another."""
     tensors = dict(network.model.state_dict())
-    if network.vanilla is not None:
-        tensors |= {f"vanilla.{name}": v for name, v in network.vanilla.state_dict().items()}
+    others = {} if network.vanilla is None else {"vanilla": network.vanilla}
+    for kind, model in (others | dict(network.baselines)).items():
+        tensors |= {f"{kind}.{name}": v for name, v in model.state_dict().items()}
     chosen = {"tunings": _described(network)["tunings"], "paper": _steps(network)}
     return digest(tensors, chosen)[:16]
 

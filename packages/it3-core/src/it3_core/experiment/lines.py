@@ -74,6 +74,14 @@ def _without_anchor(network: Network, size: int) -> Predictor:
     return replace(_paper("source", network, size), anchor="none")
 
 
+def _plain_actmad(network: Network, size: int) -> Predictor | None:
+    return actmad(network, size) if has_batch_norm(network.model) else None
+
+
+PLAIN_ACTMAD = Line("ActMAD, source statistics", _plain_actmad)
+"""Beside `common_lines`' own, which is on the batch's statistics."""
+
+
 def norm_for(network: Network, size: int, fewest: int) -> Norm:
     """What "batch statistics" are: the batch's, blended below `fewest` inputs, or none at all."""
     if not has_batch_norm(network.model):

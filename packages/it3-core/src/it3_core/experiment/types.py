@@ -124,6 +124,14 @@ class Restored(NamedTuple):
     model: nn.Module
     adapter: Adapter
     answers: Answers
+    baselines: Mapping[str, Callable[[], nn.Module]] = {}  # those that a problem may have
+
+
+class Baseline(NamedTuple):
+    """Another network of the same data, recipe and length of training, to compare with."""
+
+    make: Callable[[Adapter], nn.Module]  # with its first weights; it ignores the signal
+    loss: Loss
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,7 @@ class Problem:
     answers: Answers  # what an output says to people
     loss: Loss  # of training; `vanilla_loss` of the network without a signal
     vanilla_loss: Loss = supervised_loss
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)  # by the name of their file
     # What to tune by, from the trained network.
     trials: Callable[[nn.Module, TrainingData], Iterable[Trial]] | None = None
     extrapolation: Extrapolation | None = None  # networks without one end of the labels, or None
@@ -168,6 +177,7 @@ class Network:
     history: Json  # of the training
     measured: Json  # on validation rows
     vanilla: nn.Module | None = None  # the same network trained without a signal
+    baselines: Mapping[str, nn.Module] = field(default_factory=dict)  # that were trained
     # The paper's step, on "source" and on "batch" statistics and "online", chosen without labels.
     paper: Mapping[str, PaperStep] = field(default_factory=dict)
 

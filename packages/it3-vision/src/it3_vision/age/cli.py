@@ -91,6 +91,8 @@ class Train(image.ImageTrain):
     # 1 is the paper's; with a tenth the second pass corrects more (docs/experiments.md).
     second_weight: image.Weight = 0.1
     tuned: image.Tuned = "4:512,16:512"
+    coral: bool = False
+    """Train the same network with CORAL's head in place of its last layer too, for comparison."""
 
     def __post_init__(self) -> None:
         """Refuses what no network can be trained with, before images are read."""
