@@ -18,8 +18,8 @@ from it3_vision.age import task as age
 from it3_vision.age.cli import FaceSettings
 from it3_vision.classify import task as classify
 from it3_vision.networks import NetworkSettings
-from it3_vision.roads import task as roads
 from it3_vision.roads.adapter import RoadMap
+from it3_vision.roads.lines import lines as road_lines
 from it3_vision.roads.network import DRUSettings, build
 from it3_vision.roads.tiling import Tiled
 from reference import reference
@@ -83,7 +83,7 @@ def maps() -> tuple[Any, Any, Any, Any, Any]:
     model.most = 2 * SIZE * SIZE  # it runs in parts, as on whole images
     pixels = SIZE * (SIZE - WITHOUT)
     norm = lambda gap: 2 * gap.abs().flatten(1).sum(1) / pixels  # noqa: E731
-    return model, RoadMap(), torch.sigmoid, norm, roads._lines()
+    return model, RoadMap(), torch.sigmoid, norm, road_lines()
 
 
 @pytest.mark.parametrize("online", [False, True])

@@ -31,11 +31,14 @@ Write = Callable[..., Path]
 
 
 def test_an_evaluation_leaves_tables_pictures_and_a_page(evaluation, tmp_path, capsys):
-    for name in ("table.md", "records.jsonl", "qualitative.png", "quartiles.png"):
+    pictures = ("boxes", "quartiles", "qualitative", "segmentation")
+    for name in ("table.md", "records.jsonl", *(f"{picture}.png" for picture in pictures)):
         assert (evaluation / name).stat().st_size > 100, name
     assert main(["roads", "report", str(evaluation), "--out", str(tmp_path / "page.html")]) == 0
     assert "| ActMAD | 2 |" in capsys.readouterr().out
     page = (tmp_path / "page.html").read_text()
+    assert "6 images, of 2 + 2 + 1 + 1 a quartile; the paper has 450" in page
+    assert "No test-time method: trained on the labels of every second image" in page
     for text in ("Roads from the air", "completeness", "MSE quartile 4", "validation crops"):
         assert text in page
     assert "<script" not in page

@@ -15,6 +15,7 @@ from it3_core import DenseMap, supervised_loss, zigzag_loss
 from it3_core.model.adapters import Adapter
 from it3_vision.roads.network import NO_DATA
 
+SecondSignal = Literal["label", "noisy"]
 SLACK = 5.0  # pixels, as in the paper
 _PATCH = 16  # pixels: the side of what `perturb` replaces
 _NOISE = 0.3  # the fraction of patches that it replaces
@@ -116,7 +117,7 @@ def recurrent_zigzag(
     x: Tensor,
     y: Tensor,
     *,
-    second_signal: Literal["label", "noisy"] = "noisy",
+    second_signal: SecondSignal = "noisy",
     noisy_fraction: float = 0.5,
 ) -> Tensor:
     """ZigZag's loss of a `DRUNet`, each pass a mean over the recurrent steps.

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from it3_core.experiment import verbs
-from it3_core.experiment.verbs import Overwrite, Positive, Quiet, Seed, application
+from it3_core.experiment.verbs import NotNegative, Overwrite, Positive, Quiet, Seed, application
 from it3_vision.image_options import Normalisation, Preset, SecondSignal
 
 app = application(
@@ -53,6 +53,8 @@ class Train(verbs.TrainOptions):
     "What the second pass is given: true masks, or some of them with wrong patches."
     noisy_fraction: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5
     "The fraction of masks with wrong patches."
+    rotation: Annotated[bool, Parameter(negative="--no-rotation")] = False
+    "Train the head that TTT needs too, on a fourth of each batch."
     bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
     "Multiply in bfloat16, if the CPU can; by default on a GPU only."
 
@@ -71,7 +73,7 @@ class Evaluate(verbs.EvaluateOptions):
     "Take a square of this side, with the most data, from each image."
     most: Positive | None = None
     "Images at most."
-    batch_sizes: str = "1,4,8"
+    batch_sizes: str = "4,8,16"
     "Batch sizes in images, separated by commas."
     order: Literal["mse", "given"] = "mse"
     "Order of the images: by the source's MSE, or as they are in DATA."
@@ -79,6 +81,9 @@ class Evaluate(verbs.EvaluateOptions):
     "Side of a tile, a multiple of 16."
     slack: Annotated[float, Parameter(validator=Number(gte=0))] = 5.0
     "Distance in pixels that correctness and completeness allow."
+    further: NotNegative = 0
+    """Add a network that is trained further on one half of DATA, for so many epochs, and predicts
+    the other half. It takes their labels: no test-time method."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from it3_core import IT3Error
-from it3_core.experiment.figures import difference_by_level
+from it3_core.evaluation.records import Record
+from it3_core.experiment.figures import box_by_level, difference_by_level
 from it3_core.experiment.types import Item, Prediction
 from it3_core.io.files import write_bytes, write_text
 from it3_core.io.output import output_file
@@ -27,8 +28,9 @@ from it3_vision.roads.scenes import Scene
 _EXACT = (".png", ".tif", ".tiff", ".bmp")  # a mask has two values, which JPEG would blur
 _ENDS = {"--out": ".png", "--overlay": "-overlay.png", "--lines": ".geojson"}
 _KINDS = {"--out": _EXACT, "--overlay": (*_EXACT, ".jpg", ".jpeg")}
-_SHOWN = ("source", "batch statistics", "ActMAD", "IT³, source statistics",
-          "IT³, batch statistics", "IT³ auto", "online IT³")  # fmt: skip
+_SHOWN = ("source", "batch statistics", "TTT", "ActMAD", "IT³ (paper)",
+          "IT³ (paper), batch statistics", "IT³ auto", "online IT³ (paper)")  # fmt: skip
+_BOXES = ("source", "TTT", "ActMAD, source statistics", "IT³ (paper)")
 
 
 def files_of(options: Predict, image: Path) -> dict[str, Path]:
@@ -109,6 +111,11 @@ def in_words(one: Prediction) -> str:
     if not fields["resolution_stated"]:
         text += f"; ground resolution unknown, assumed {fields['resolution']:g} m a pixel"
     return text
+
+
+def boxes(records: Iterable[Record]) -> Figure:
+    """The paper's figure: errors by quartile of the source's MSE, a box for each batch size."""
+    return box_by_level([r for r in records if r["method"] in _BOXES], error="100 − quality, %")
 
 
 def by_quartile(rows: Iterable[Mapping[str, Any]]) -> Figure | None:
