@@ -21,7 +21,7 @@ PACKAGES = ("core", "tabular", "vision", "aero")
 WHOLE = {
     "core": "core[experiment]",
     "tabular": "tabular[cli]",
-    "vision": "vision[geo]",
+    "vision": "vision[geo,pretrained]",
     "aero": "aero[dask]",
 }
 TESTED_WITH = {name: list(dict.fromkeys([WHOLE["core"], WHOLE[name]])) for name in PACKAGES}

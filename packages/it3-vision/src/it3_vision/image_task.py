@@ -68,12 +68,12 @@ def recipe_of(options: ImageTrain, brings: Brings, batch_norm: bool) -> types.Re
     )
 
 
-def settings_of(options: ImageTrain, images: ImageSet) -> dict[str, Any]:
+def settings_of(options: ImageTrain, brings: Brings, images: ImageSet) -> dict[str, Any]:
     """What decides a training on images, apart from the network and the recipe."""
     names = ("second_signal", "second_weight", "new_head", "tuned")
     return {
         **{name: getattr(options, name) for name in names},
-        "normalise": normalised_by(options),
+        "normalise": normalised_by(options, brings),
         "weights": _digest(options.weights),
         "images": len(images),
         "fingerprint": fingerprint(images),
@@ -104,21 +104,29 @@ def in_memory(images: ImageSet, size: int, progress: bool) -> tuple[ImageSet, li
     return images.sound(workers=workers, progress=progress)
 
 
-def normalised_by(options: ImageTrain) -> str:
+_KNOWN: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "tensorflow": ((127 / 255,) * 3, (128 / 255,) * 3),
+}
+
+
+def normalised_by(options: ImageTrain, brings: Brings) -> str:
     """By whose mean and deviation images are normalised: what weights were trained with."""
     if options.normalise is not None or options.weights is None:
-        return options.normalise or "data"
+        return options.normalise or brings.normalise or "data"
     return "weights" if is_network(options.weights) else "imagenet"
 
 
-def fit_preprocessing(images: ImageSet, size: int, options: ImageTrain) -> Preprocessing:
+def fit_preprocessing(
+    images: ImageSet, size: int, options: ImageTrain, brings: Brings
+) -> Preprocessing:
     """How images become tensors, by a sample of all: folders come class by class."""
-    by = normalised_by(options)
+    by = normalised_by(options, brings)
     stored = load(options.weights).settings if options.weights and by == "weights" else {}
     if stored:  # a vanilla net has none
         return replace(preprocessing_of(stored["settings"]), size=size)
-    if by == "imagenet":
-        return Preprocessing(size, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    if by in _KNOWN:
+        return Preprocessing(size, *_KNOWN[by])
     some = images.sample(min(20_000, len(images)), options.seed)
     return Preprocessing.fit(some.batch(slice(None), size))
 
@@ -207,17 +215,23 @@ def training_data(
     images: ImageSet,  # that can be read
     size: int,  # of the network's input
     options: ImageTrain,
+    brings: Brings,  # the network
     adapter: Callable[[ImageSet], Adapter],  # by the training images
     augment: Callable[..., dict[str, Any]],
     skipped: Sequence[object],  # what could not be read
     least: int = 10,  # validation images
+    apart: ImageSet | None = None,  # images to validate on, in place of some of the others
 ) -> types.TrainingData:
     """Images, split, with their preprocessing."""
-    rows, validation = hold_out(
-        len(images), VALIDATION, options.seed, least=least, most=MOST_VALIDATION
-    )
-    rest = images.take(rows)
-    preprocess = fit_preprocessing(rest, size, options)
+    if apart is None:
+        rows, validation = hold_out(
+            len(images), VALIDATION, options.seed, least=least, most=MOST_VALIDATION
+        )
+        rest = images.take(rows)
+    else:
+        rest, images = images, images.joined(apart)
+        rows, validation = list(range(len(rest))), list(range(len(rest), len(images)))
+    preprocess = fit_preprocessing(rest, size, options, brings)
     some = rest.sample_rows(min(STATISTICS, len(rest)), options.seed)
     return types.TrainingData(
         adapter=adapter(rest),

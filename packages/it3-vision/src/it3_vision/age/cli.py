@@ -47,17 +47,25 @@ class FaceSettings:
         preset: paper is a ResNet-152 with five linear layers; small a ResNet-18 of half the width
             with five narrower ones, for a CPU core; tiny is for demonstrations.
         norm: Batch norm or group norm.
-        layer: The stage where the signal enters; layer2 by default.
-        size: Images are brought to this height and width; by default the preset's 32, 64 or 224.
+        layer: The stage where the signal enters; by default layer2 of a ResNet, and the pooled
+            features, pool, of a pretrained network.
+        size: Images are brought to this height and width; by default the preset's 32, 64 or 224,
+            and 96 for a pretrained network.
+        pretrained: This network with ImageNet's weights, and the preset's linear layers; it needs
+            the extra it3-vision[pretrained].
     """
 
     preset: image.Preset = "small"
     norm: image.Normalisation = "batch"
     layer: str | None = None
     size: image.Side | None = None
+    pretrained: image.Pretrained | None = None
 
     def __post_init__(self) -> None:
         image.check_choice(self.preset, image.Preset, "a preset")
+        if self.pretrained is not None:
+            image.check_choice(self.pretrained, image.Pretrained, "a pretrained network")
+            image.check_size(self.pretrained, self.pixels)
 
     @property
     def stage(self) -> str:
@@ -72,6 +80,8 @@ class FaceSettings:
     @property
     def brings(self) -> image.Brings:
         """What training takes from it."""
+        if self.pretrained is not None:
+            return image.NETWORKS[self.pretrained]
         return image.Brings("layer2", PRESETS[self.preset].size, lr=0.05)
 
 

@@ -37,7 +37,7 @@ from it3_vision.age.cli import PRESETS, DemoOptions, Evaluate, FaceSettings, Tra
 from it3_vision.age.coral import Ranks, coral_loss
 from it3_vision.age.faces import Interval, draw_faces, for_testing, read_faces
 from it3_vision.data import ImageSet
-from it3_vision.networks import ResNet, load_weights
+from it3_vision.networks import EfficientNetLite, ResNet, hidden_of, start
 
 FEWEST_FACES, FEWEST_VALIDATION = 60, 20  # trust can promise nothing by fewer
 FEWEST = 4  # faces from whose own statistics "batch statistics" are taken
@@ -98,7 +98,13 @@ def problem_of(
 ) -> types.Problem:
     """The same of faces that are open: of the interval of ages, and not test faces."""
     second, weight = options.second_signal, options.second_weight
-    make = partial(build, options.network, weights=options.weights, new_head=options.new_head)
+    make = partial(
+        build,
+        options.network,
+        weights=options.weights,
+        new_head=options.new_head,
+        pretrained=True,
+    )
     ranked = types.Baseline(
         partial(make, ranks=(options.low, options.high)), partial(coral_loss, low=options.low)
     )
@@ -106,7 +112,7 @@ def problem_of(
         settings={
             "task": "age",
             **asdict(Stored(options.network, options.low, options.high, options.tested)),
-            **image_task.settings_of(options, faces),
+            **image_task.settings_of(options, options.network.brings, faces),
         },
         data=partial(_read, faces, options, skipped),
         make=make,
@@ -141,6 +147,7 @@ def _read(faces: ImageSet, options: Train, skipped: Sequence[str]) -> types.Trai
         images,
         size,
         options,
+        options.network.brings,
         adapter=lambda rest: Regression.fit(torch.from_numpy(rest.labels)),
         augment=image_task.face_augmentation(size),
         skipped=[*skipped, *bad],
@@ -150,14 +157,18 @@ def _read(faces: ImageSet, options: Train, skipped: Sequence[str]) -> types.Trai
 
 def bare(
     settings: FaceSettings, adapter: Regression, ranks: tuple[int, int] | None = None
-) -> ResNet:
+) -> ResNet | EfficientNetLite:
     """The network without a signal, with first weights; its head is the layer `fc`.
 
     With `ranks`, the youngest and the oldest age, that ends as CORAL's does.
     """
     shape = PRESETS[settings.preset]
-    stem = "imagenet" if settings.pixels >= FULL_SIZE else "small"
-    network = ResNet(shape.depth, 1, width=shape.width, stem=stem, norm=settings.norm)  # type: ignore[arg-type]
+    network: ResNet | EfficientNetLite
+    if settings.pretrained is not None:
+        network = EfficientNetLite(1)
+    else:
+        stem = "imagenet" if settings.pixels >= FULL_SIZE else "small"
+        network = ResNet(shape.depth, 1, width=shape.width, stem=stem, norm=settings.norm)  # type: ignore[arg-type]
     widths = (network.fc.in_features, *shape.head)
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
@@ -179,13 +190,13 @@ def build(
     *,
     weights: Path | None = None,
     new_head: bool = False,
+    pretrained: bool = False,
     ranks: tuple[int, int] | None = None,
 ) -> Conditioned:
     """The network `f(x, signal)`; until it is trained, it predicts as the bare one does."""
-    network = bare(settings, adapter, ranks)
-    if weights is not None:
-        load_weights(network, weights, new_head=new_head)
-    return condition(network, adapter, layer=settings.stage)
+    network, new = bare(settings, adapter, ranks), new_head or ranks is not None
+    start(network, settings.pretrained if pretrained else None, weights, new_head=new)
+    return condition(network, adapter, layer=settings.stage, hidden=hidden_of(settings.stage))
 
 
 def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -12,6 +12,9 @@ from it3_core.experiment.verbs import application
 from it3_vision import image_options as image
 
 TASK = "it3_vision.classify.task:TASK"
+Half = Annotated[
+    Literal[0, 1] | None, Parameter(help="Only one half of these images, the same each time.")
+]
 Part = Annotated[str | None, Parameter(help="Which, where DATA has several.")]
 
 app = application(
@@ -28,6 +31,11 @@ class Train(image.ImageTrain):
     """Options of `train`."""
 
     split: Part = None
+    validation: Path | None = None
+    """Images for every choice and for calibration, in place of a tenth of DATA: where weights to
+    start from have seen all of DATA, as CIFAR's have, other images must be chosen by."""
+    validation_split: Part = None
+    validation_half: Half = None
     network: image.NetworkSettings = field(default_factory=image.NetworkSettings)
     distance: image.Distance = "js"
     """Of the two passes' probabilities, the idempotence error: Jensen–Shannon, Kullback–Leibler,
@@ -44,6 +52,7 @@ class Evaluate(image.ImageEvaluate):
     """Options of `evaluate`."""
 
     split: Part = None
+    half: Half = None
     corrupted: Path | None = None
     """CIFAR-10-C or ImageNet-C of the same images; made here without it."""
     corruptions: str = "all"

@@ -30,8 +30,9 @@ from it3_vision.augmix import AugMix
 from it3_vision.classify.cli import DemoOptions, Evaluate, Train
 from it3_vision.classify.drawn import characters
 from it3_vision.classify.levels import CLEAN, Shifts
+from it3_vision.classify.validation import Chosen, check_unseen, chosen_of, decoded, open_apart
 from it3_vision.corrupting import parse_severities, parse_types
-from it3_vision.data import ImageSet, open_images
+from it3_vision.data import BadImage, ImageSet, open_images
 from it3_vision.methods import MEMO, TTT, Fisher, joint_loss
 from it3_vision.networks import NetworkSettings, build
 
@@ -66,6 +67,7 @@ class Stored:
     rotation: bool
     flip: bool
     classes: tuple[str, ...]
+    validation: Chosen | None
 
 
 def stored(settings: types.Json) -> Stored:
@@ -79,34 +81,43 @@ def stored(settings: types.Json) -> Stored:
 def problem(data: Path, options: Train) -> types.Problem:
     """Training on labelled images."""
     provenance = {"data": str(data.resolve()), "split": options.split}
-    return problem_of(open_images(data, split=options.split), options, provenance)
+    if options.validation is not None:
+        provenance["validation"] = str(options.validation.resolve())
+    images = open_images(data, split=options.split)
+    return problem_of(images, options, provenance, open_apart(options, images.classes))
 
 
-def problem_of(images: ImageSet, options: Train, provenance: types.Json) -> types.Problem:
+def problem_of(
+    images: ImageSet, options: Train, provenance: types.Json, apart: ImageSet | None = None
+) -> types.Problem:
     """The same of images that are open.
 
     Args:
         images: with labels.
         options: of the training; the images' classes become the network's.
         provenance: where they come from, for the experiment folder.
+        apart: labelled images to validate on, of which `options.validation_half` is taken.
     """
     if len(images.classes) < 2:
         raise IT3Error("a classifier needs images of at least two classes: one folder for each")
+    chosen = chosen_of(apart, options.validation_half)
+    kept = Stored(options.network, options.rotation, options.flip, images.classes, chosen)
     second, weight = options.second_signal, options.second_weight
     zigzag = partial(zigzag_loss, second_signal=second, second_weight=weight, shared_prefix=True)
     return types.Problem(
         settings={
             "task": "classify",
-            **asdict(Stored(options.network, options.rotation, options.flip, images.classes)),
+            **asdict(kept),
             "distance": options.distance,
-            **image_task.settings_of(options, images),
+            **image_task.settings_of(options, options.network.brings, images),
         },
-        data=partial(_read, images, options),
+        data=partial(_read, images, options, apart),
         make=partial(
             build,
             options.network,
             weights=options.weights,
             new_head=options.new_head,
+            pretrained=True,
             rotation=options.rotation,
         ),
         recipe=image_task.recipe_of(
@@ -136,7 +147,7 @@ def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:
     return types.Restored(model, adapter, types.Answers(classes=kept.classes))
 
 
-def _read(images: ImageSet, options: Train) -> types.TrainingData:
+def _read(images: ImageSet, options: Train, apart: ImageSet | None) -> types.TrainingData:
     """The labelled images that can be read, in memory where they fit."""
     size = options.network.pixels
     images, bad = image_task.in_memory(images.take(images.labels >= 0), size, not options.quiet)
@@ -149,7 +160,19 @@ def _read(images: ImageSet, options: Train) -> types.TrainingData:
         )
     adapter = Classification(len(images.classes), options.distance)
     augment = image_task.augmentation(size, flip=options.flip)
-    return image_task.training_data(images, size, options, lambda _: adapter, augment, bad)
+    worse: list[BadImage] = []
+    if apart is not None:
+        apart, worse = decoded(apart, options)
+    return image_task.training_data(
+        images,
+        size,
+        options,
+        options.network.brings,
+        adapter=lambda _: adapter,
+        augment=augment,
+        skipped=[*bad, *worse],
+        apart=apart,
+    )
 
 
 def _statistics(model: nn.Module, data: types.TrainingData) -> Mapping[str, Tensor]:
@@ -175,9 +198,11 @@ def test_set(experiment: types.Experiment, options: Evaluate) -> types.TestSet:
     """Clean images, and the same under each corruption."""
     sizes = batch_sizes(options.batch_sizes)
     kinds, severities = parse_types(options.corruptions), parse_severities(options.severities)
-    classes = stored(experiment.settings).classes
-    images = open_images(options.data, split=options.split, classes=classes)
+    kept = stored(experiment.settings)
+    images = open_images(options.data, split=options.split, classes=kept.classes)
     images = images.take(images.labels >= 0)
+    check_unseen(kept.validation, images, options.half)
+    images = images if options.half is None else images.half(options.half)
     if not len(images):
         raise IT3Error(f"{options.data} holds no labelled image: nothing can be measured")
     images, bad = images.sample(min(options.most, len(images)), options.seed).sound()

@@ -56,6 +56,24 @@ class ArraySource:
         return np.repeat(some[..., None], 3, axis=-1) if some.ndim == 3 else some
 
 
+class JoinedSource:
+    """The images of two sets, one after the other."""
+
+    def __init__(self, *parts: ImageSet) -> None:
+        self._rows = [(part, row) for part in parts for row in range(len(part))]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def name(self, row: int) -> str:
+        part, row = self._rows[row]
+        return part.names[row]
+
+    def image(self, row: int, smallest: int | None = None) -> Pixels:
+        part, row = self._rows[row]
+        return part._source.image(int(part._rows[row]), smallest)
+
+
 class ImageSet:
     """Labelled images, decoded when they are asked for. `open_images` makes one.
 
@@ -81,7 +99,7 @@ class ImageSet:
 
     def __init__(
         self,
-        source: ArraySource | FileSource,
+        source: ArraySource | FileSource | JoinedSource,
         labels: ArrayLike,
         classes: Sequence[str] = (),
         rows: NDArray[np.int64] | None = None,
@@ -166,6 +184,18 @@ class ImageSet:
         """The set of some of the images, in the order given; nothing is copied or decoded."""
         chosen = _index(rows)
         return ImageSet(self._source, self.labels[chosen], self.classes, self._rows[chosen])
+
+    def half(self, number: int) -> ImageSet:
+        """Half 0 or 1: the same images whenever it is taken, of each class as many as can be."""
+        if number not in (0, 1):
+            raise IT3Error(f"a set has a half 0 and a half 1, and no half {number}")
+        order = np.lexsort((np.random.default_rng(0).random(len(self)), self.labels))
+        return self.take(np.sort(order[number::2]))
+
+    def joined(self, other: ImageSet) -> ImageSet:
+        """These images, and after them another set's of the same classes; nothing is copied."""
+        labels = np.concatenate([self.labels, other.labels])
+        return ImageSet(JoinedSource(self, other), labels, self.classes)
 
     def sample(self, n: int, seed: int = 0) -> ImageSet:
         """n images at random, in random order, the classes in the proportions of the whole set.

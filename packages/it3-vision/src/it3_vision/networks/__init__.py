@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from it3_core import Classification, Conditioned, IT3Error, condition
 from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.io.tensors import misfit, under
-from it3_vision.image_options import NetworkSettings, Normalisation, Preset
+from it3_vision.image_options import NetworkSettings, Normalisation, Preset, Pretrained
 from it3_vision.methods.rotation import with_rotation_head
 from it3_vision.networks.cifar_resnet import CifarResNet
 from it3_vision.networks.dla import DLA
+from it3_vision.networks.efficientnet import EfficientNetLite, imagenet_weights
 from it3_vision.networks.resnet import RESNETS, ResNet
 
-__all__ = ["DLA", "CifarResNet", "NetworkSettings", "Normalisation", "ResNet", "bare", "build",
-           "load_weights"]  # fmt: skip
+__all__ = ["DLA", "CifarResNet", "EfficientNetLite", "NetworkSettings", "Normalisation", "ResNet",
+           "bare", "build", "load_weights", "start"]  # fmt: skip
 
 _DLA: dict[Preset, dict[str, Any]] = {
     "tiny": {"widths": (8, 8, 16, 24, 32, 48), "depths": (1, 1, 1, 1),
@@ -32,15 +33,20 @@ _DLA: dict[Preset, dict[str, Any]] = {
 }  # fmt: skip
 _RESNET: dict[Preset, int] = {"tiny": 8, "small": 16, "paper": 64}
 _CIFAR_RESNET: dict[Preset, int] = {"tiny": 8, "small": 16, "paper": 16}
+_EFFICIENTNET: dict[Preset, float] = {"tiny": 0.25, "small": 1.0, "paper": 1.0}
 _HEADS = ("fc.", "linear.")  # last layers
 _HIDDEN = 64  # units of the embedding of a signal that enters at the pooled features
 
 
 def bare(settings: NetworkSettings, classes: int) -> nn.Module:
     """The network without a signal, with first weights."""
-    if settings.name == "dla":
+    if settings.network == "efficientnet_lite0":
+        if settings.norm != "batch":
+            raise IT3Error("an efficientnet_lite0 is normalised by batch")
+        return EfficientNetLite(classes, width=_EFFICIENTNET[settings.preset])
+    if settings.network == "dla":
         return DLA(classes, norm=settings.norm, **_DLA[settings.preset])
-    depth = int(settings.name.removeprefix("resnet"))
+    depth = int(settings.network.removeprefix("resnet"))
     if depth not in RESNETS:
         return CifarResNet(depth, classes, width=_CIFAR_RESNET[settings.preset], norm=settings.norm)
     return ResNet(
@@ -58,6 +64,7 @@ def build(
     *,
     weights: str | os.PathLike[str] | None = None,
     new_head: bool = False,
+    pretrained: bool = False,
     rotation: bool = False,
 ) -> Conditioned:
     """The network `f(x, signal)`; until it is trained, it predicts as the bare one does.
@@ -67,6 +74,7 @@ def build(
         adapter: its classes.
         weights: a safetensors file to start from, see `load_weights`.
         new_head: whether these weights' last layer is for other classes.
+        pretrained: whether to start from the weights that `settings.pretrained` names, if it does.
         rotation: whether to give it the head that `TTT` needs.
 
     Example:
@@ -77,14 +85,34 @@ def build(
         torch.Size([2, 10])
     """
     network = bare(settings, adapter.classes)
-    if weights is not None:
-        load_weights(network, weights, new_head=new_head)
-    hidden = _HIDDEN if settings.stage == "pool" else None
+    start(network, settings.pretrained if pretrained else None, weights, new_head=new_head)
+    hidden = hidden_of(settings.stage)
     model = condition(network, adapter, layer=settings.stage, hidden=hidden)
     if not rotation:
         return model
     example = torch.zeros(1, 3, settings.pixels, settings.pixels)
     return with_rotation_head(model, adapter, f"model.{settings.stage}", example)
+
+
+def hidden_of(stage: str) -> int | None:
+    """Units of a hidden layer between the signal and the stage where it enters, if there is one."""
+    return _HIDDEN if stage == "pool" else None
+
+
+def start(
+    network: nn.Module,
+    pretrained: Pretrained | None,
+    weights: str | os.PathLike[str] | None,
+    *,
+    new_head: bool = False,
+) -> None:
+    """Gives a bare network ImageNet's weights under a head of its own, or those of a file."""
+    if pretrained is not None and weights is not None:
+        raise IT3Error("training starts from --pretrained or from --weights: leave one out")
+    if pretrained is not None:
+        _load(network, imagenet_weights(), f"pretrained {pretrained}", new_head=True)
+    if weights is not None:
+        load_weights(network, weights, new_head=new_head)
 
 
 def load_weights(
@@ -114,25 +142,27 @@ def load_weights(
         >>> bool((here.fc.weight == there.fc.weight).all())
         True
     """
-    file = Path(path)
-    weights = _read(file)
+    _load(network, _read(Path(path)), str(path), new_head)
+
+
+def _load(network: nn.Module, weights: dict[str, Tensor], name: str, new_head: bool) -> None:
     for prefix in ("weights.model.", "model.model."):  # where the file is one of ours
         weights = under(prefix, weights) or weights
     own = network.state_dict()
     if new_head:
-        weights = {name: value for name, value in weights.items() if not name.startswith(_HEADS)}
-        weights |= {name: value for name, value in own.items() if name.startswith(_HEADS)}
-    for name, value in own.items():  # older files lack these counters, which nothing depends on
-        if name.endswith("num_batches_tracked"):
-            weights.setdefault(name, torch.zeros_like(value))
+        weights = {key: value for key, value in weights.items() if not key.startswith(_HEADS)}
+        weights |= {key: value for key, value in own.items() if key.startswith(_HEADS)}
+    for key, value in own.items():  # older files lack these counters, which nothing depends on
+        if key.endswith("num_batches_tracked"):
+            weights.setdefault(key, torch.zeros_like(value))
     if not has_batch_norm(network):  # group norm can start from batch norm's scales and shifts
         ends = (".running_mean", ".running_var", ".num_batches_tracked")
-        weights = {name: value for name, value in weights.items() if not name.endswith(ends)}
+        weights = {key: value for key, value in weights.items() if not key.endswith(ends)}
     wrong = misfit(weights, network)
     if wrong:
-        known = new_head or not any(name in wrong for name in _HEADS)
+        known = new_head or not any(head in wrong for head in _HEADS)
         head = "" if known else "; for other classes, ask for a new head"
-        raise IT3Error(f"{file} does not fit this network ({wrong}){head}")
+        raise IT3Error(f"{name} does not fit this network ({wrong}){head}")
     network.load_state_dict(weights)
 
 

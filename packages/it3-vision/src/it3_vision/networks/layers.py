@@ -62,3 +62,5 @@ def initialise(network: nn.Module) -> None:
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            if layer.groups > 1:  # each output feeds its own channel alone
+                layer.weight.data *= layer.groups**0.5
