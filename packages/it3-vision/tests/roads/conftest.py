@@ -14,7 +14,7 @@ from it3_vision.__main__ import main
 from it3_vision.roads.cli import TASK
 from it3_vision.roads.drawn import drawn_scenes
 
-SMALL = "--resolution 1 --preset tiny --steps 2 --size 32 --epochs 8 --lr 2e-2 --rotation --quiet"
+SMALL = "--resolution 1 --size tiny --steps 2 --crop 32 --epochs 8 --lr 2e-2 --rotation --quiet"
 
 
 def write_scenes(place, scenes, end="png"):

@@ -293,7 +293,7 @@ def test_a_geotiff_without_rasterio_says_what_to_install(tmp_path, monkeypatch):
     ("change", "told"),
     [
         (lambda f: f.settings["settings"].pop("resolution"), "resolution is missing"),
-        (lambda f: f.settings["settings"]["network"].update(preset="x"), '"x"'),
+        (lambda f: f.settings["settings"]["network"].update(size="x"), '"x"'),
         (lambda f: f.settings["settings"]["prepare"].update(std=[0, 0, 0]), "std positive"),
         (lambda f: f.adapter.update(kind="Regression"), "adapter"),
         (lambda f: f.tensors.update({"tensors.validation.y": torch.ones(1)}), "no validation cr"),
@@ -313,7 +313,7 @@ def test_an_experiment_that_was_tampered_with_is_refused(
 def test_training_options_are_checked(scenes, refused):
     train = f"train {scenes} --split train --resolution 1 --quiet --out"
     refused(f"{train} EXPERIMENT", "was made with other settings")
-    refused(f"{train} new --size 100", "multiple of 16")
+    refused(f"{train} new --crop 100", "multiple of 16")
 
 
 def test_what_can_not_be_is_refused():

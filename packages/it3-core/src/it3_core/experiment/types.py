@@ -45,7 +45,7 @@ class Recipe:
     seed: int = 0  # of the first weights, the splits and the order of the rows
     optimizer: str = "Adam"  # its name in `torch.optim`
     optimizer_options: Json = field(default_factory=dict)  # what else it is given
-    schedule: str = "cosine"  # "constant", "cosine" or "onecycle"
+    schedule: str = "cosine"  # "constant", "cosine", "onecycle" or "step30"
     clip: float | None = 1.0  # the largest norm of a gradient
     # Epochs without a better validation loss before it stops; None never stops.
     patience: int | None = None

@@ -263,7 +263,10 @@ def make_schedule(name: str, optimizer: Optimizer, epochs: int, steps: int) -> L
         return CosineAnnealingLR(optimizer, epochs)
     if name == "onecycle":
         return LambdaLR(optimizer, partial(_one_cycle, total=epochs * steps))
-    raise IT3Error(f'schedule must be "constant", "cosine" or "onecycle", not {name!r}')
+    if name == "step30":
+        return LambdaLR(optimizer, lambda epoch: 0.1 ** (epoch // 30))
+    known = '"constant", "cosine", "onecycle" or "step30"'
+    raise IT3Error(f"schedule must be {known}, not {name!r}")
 
 
 def _one_cycle(step: int, total: int) -> float:

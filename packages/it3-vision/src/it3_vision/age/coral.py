@@ -42,8 +42,12 @@ class Ranks(nn.Module):
 
 
 def coral_loss(model: nn.Module, adapter: Adapter, x: Any, y: Tensor, *, low: int) -> Tensor:
-    """Cao et al.'s (4) with all weights 1: the questions' cross-entropies, summed."""
+    """Cao et al.'s (4) with all weights 1, but the questions' mean in place of their sum.
+
+    Adam, which Cao et al. take, does not see the factor; our SGD, whose rate is for losses of about
+    1, does: ten epochs of a tiny network on UTKFace are wrong by 8.5 years with the sum, by 6.8
+    with the mean, and by 6.9 as vanilla.
+    """
     logits = model(x, adapter.neutral(x))
     older = y[:, None] > low + torch.arange(logits.shape[1], device=y.device)
-    each = nnf.binary_cross_entropy_with_logits(logits, older.to(logits), reduction="none")
-    return each.sum(1).mean()
+    return nnf.binary_cross_entropy_with_logits(logits, older.to(logits))

@@ -33,7 +33,7 @@ from it3_core.io.typed import as_kind
 from it3_core.model.adapters import adapter_from
 from it3_core.trust.candidates import Candidate
 from it3_vision import image_task
-from it3_vision.age.cli import PRESETS, DemoOptions, Evaluate, FaceSettings, Train
+from it3_vision.age.cli import SIZES, DemoOptions, Evaluate, FaceSettings, Train
 from it3_vision.age.coral import Ranks, coral_loss
 from it3_vision.age.faces import Interval, draw_faces, for_testing, read_faces
 from it3_vision.data import ImageSet
@@ -97,7 +97,7 @@ def problem_of(
     faces: ImageSet, options: Train, provenance: types.Json, skipped: Sequence[str] = ()
 ) -> types.Problem:
     """The same of faces that are open: of the interval of ages, and not test faces."""
-    second, weight = options.second_signal, options.second_weight
+    second, weight = options.second_signal, options.protocol.second_weight
     make = partial(
         build,
         options.network,
@@ -116,7 +116,7 @@ def problem_of(
         },
         data=partial(_read, faces, options, skipped),
         make=make,
-        recipe=image_task.recipe_of(options, options.network.brings, batch_norm=True),
+        recipe=image_task.recipe_of(options, batch_norm=True),
         answers=types.Answers([YEARS]),
         loss=partial(zigzag_loss, second_signal=second, second_weight=weight, shared_prefix=True),
         baselines={CORAL: ranked} if options.coral else {},
@@ -135,7 +135,7 @@ def trainable(faces: ImageSet, low: int, high: int, tested: float) -> ImageSet:
 
 
 def _read(faces: ImageSet, options: Train, skipped: Sequence[str]) -> types.TrainingData:
-    size = options.network.pixels
+    size = options.network.side
     some = trainable(faces, options.low, options.high, options.tested)
     images, bad = image_task.in_memory(some, size, not options.quiet)
     if len(images) < FEWEST_FACES:
@@ -162,12 +162,12 @@ def bare(
 
     With `ranks`, the youngest and the oldest age, that ends as CORAL's does.
     """
-    shape = PRESETS[settings.preset]
+    shape = SIZES[settings.width]
     network: ResNet | EfficientNetLite
     if settings.pretrained is not None:
         network = EfficientNetLite(1)
     else:
-        stem = "imagenet" if settings.pixels >= FULL_SIZE else "small"
+        stem = "imagenet" if settings.side >= FULL_SIZE else "small"
         network = ResNet(shape.depth, 1, width=shape.width, stem=stem, norm=settings.norm)  # type: ignore[arg-type]
     widths = (network.fc.in_features, *shape.head)
     layers: list[nn.Module] = []

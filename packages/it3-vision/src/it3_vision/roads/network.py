@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from it3_core import DenseMap, IT3Error
-from it3_vision.image_options import Normalisation, Preset
+from it3_vision.image_options import Normalisation, Size
 from it3_vision.methods.rotation import for_the_head, with_rotation_head
 from it3_vision.networks.layers import convolution, initialise, normalisation
 
@@ -30,7 +30,7 @@ ENCODED = "cell.down.3"
 """The encoder's last layer, where TTT's rotation head is."""
 
 _FILTERS, _STATE = (32, 64, 128, 256), 512
-_SCALES: dict[str, int] = {"tiny": 8, "small": 4, "paper": 1}  # filters are divided by
+_SCALES: dict[str, int] = {"tiny": 8, "small": 4, "full": 1}  # filters are divided by
 _MOST = 2**18  # pixels of a part
 _LATE = ("up.0.", "head.")  # the layers after which nothing is kept for a backward pass
 _MOST_LATE = 2**21
@@ -40,16 +40,16 @@ _MOST_LATE = 2**21
 class DRUSettings:
     """Which network; `steps` are recurrent ones, not IT³'s."""
 
-    preset: Preset = "small"
+    size: Size = "small"
     steps: int = 3
     norm: Normalisation = "batch"
 
 
 def build(settings: DRUSettings, *, rotation: bool = False) -> DRUNet:
     """The network, with its first weights; `rotation`: with the head that TTT needs."""
-    if settings.preset not in _SCALES or settings.steps < 1:
+    if settings.size not in _SCALES or settings.steps < 1:
         raise IT3Error(f"there is no such network: {settings}")
-    model = DRUNet(_SCALES[settings.preset], settings.steps, settings.norm)
+    model = DRUNet(_SCALES[settings.size], settings.steps, settings.norm)
     if not rotation:
         return model
     example = torch.zeros(1, 4, FACTOR, FACTOR)

@@ -28,6 +28,7 @@ from it3_core.model.adapters import adapter_from
 from it3_core.training.fit import Loss
 from it3_core.trust.candidates import Candidate
 from it3_vision.data import Preprocessing
+from it3_vision.image_options import Size
 from it3_vision.methods import joint_loss
 from it3_vision.roads import adapter as losses
 from it3_vision.roads import outputs
@@ -72,21 +73,25 @@ def problem(data: Path, options: Train) -> types.Problem:
 
 def problem_of(scenes: Scenes, options: Train, provenance: Json) -> types.Problem:
     """Training on any scenes with masks."""
-    network = DRUSettings(options.preset, options.steps, options.norm)
-    second = {"second_signal": options.second_signal, "noisy_fraction": options.noisy_fraction}
+    paper = options.preset is not None
+    size: Size = options.size or ("full" if paper else "small")
+    network = DRUSettings(size, options.steps, options.norm)
+    signal = options.second_signal or ("label" if paper else "noisy")
+    second = {"second_signal": signal, "noisy_fraction": options.noisy_fraction}
+    rotation = paper if options.rotation is None else options.rotation
     return types.Problem(
         settings={
             "task": "roads",
             "network": asdict(network),
             "resolution": options.at,
-            "crop": options.size,
-            "rotation": options.rotation,
+            "crop": options.crop,
+            "rotation": rotation,
             **second,
             "data_resolution": scenes.resolution,
             "scenes": digest({}, {"names": list(scenes.names)})[:16],
         },
         data=partial(_read, scenes, options),
-        make=lambda adapter: build(network, rotation=options.rotation),
+        make=lambda adapter: build(network, rotation=rotation),
         recipe=types.Recipe(
             options.epochs,
             options.batch_size,
@@ -101,8 +106,8 @@ def problem_of(scenes: Scenes, options: Train, provenance: Json) -> types.Proble
             refresh=32,
         ),
         answers=ANSWERS,
-        loss=_loss(partial(losses.recurrent_zigzag, **cast(Any, second)), options.rotation),
-        vanilla_loss=_loss(losses.recurrent_supervised, options.rotation),
+        loss=_loss(partial(losses.recurrent_zigzag, **cast(Any, second)), rotation),
+        vanilla_loss=_loss(losses.recurrent_supervised, rotation),
         trials=_trials,
         statistics=_statistics,
         restore=restore,
@@ -143,13 +148,13 @@ def _kept(settings: Json) -> _Kept:
 def _read(scenes: Scenes, options: Train) -> types.TrainingData:
     found, skipped = aerial.gathered(scenes, options.at, not options.quiet)
     rows, validation = hold_out(len(found), 0.2, options.seed, least=8, most=64)
-    prepare = aerial.fitted([found[row] for row in rows], options.size)
+    prepare = aerial.fitted([found[row] for row in rows], options.crop)
     return types.TrainingData(
         adapter=RoadMap(),
         rows=rows,
         validation=validation,
-        plain=lambda some: aerial.middle_crops([found[row] for row in some], prepare, options.size),
-        augmented=lambda some: aerial.Crops([found[row] for row in some], prepare, options.size),
+        plain=lambda some: aerial.middle_crops([found[row] for row in some], prepare, options.crop),
+        augmented=lambda some: aerial.Crops([found[row] for row in some], prepare, options.crop),
         seen=rows[:_SEEN],
         settings={"prepare": prepare.describe()},
         skipped=skipped,
@@ -371,7 +376,7 @@ def demo(out: Path, options: DemoOptions) -> types.Demo:
     towns = drawn_scenes("urban", options.n, size, seed=seed)
     common = {"out": out / "experiment", "seed": options.seed, "quiet": options.quiet}
     # Four crops of a scene: more steps, which is what so short a training lacks.
-    small = {"preset": "tiny", "steps": 2, "size": size // 2, "epochs": options.epochs, "lr": 2e-2}
+    small = {"size": "tiny", "steps": 2, "crop": size // 2, "epochs": options.epochs, "lr": 2e-2}
     small |= {"rotation": True}
     train = Train(**cast(Any, common | small))
 
