@@ -83,7 +83,7 @@ def train(
     out = claim(folder, problem, inputs)
     seed = problem.recipe.seed
     done = (out.path / str(seed) / NETWORK).is_file()
-    wanted = {VANILLA: Baseline(problem.make, problem.vanilla_loss)} if vanilla else {}
+    wanted: dict[str, Baseline] = {VANILLA: (problem.make, problem.vanilla_loss)} if vanilla else {}
     wanted |= problem.baselines
     missing = [name for name in wanted if not (out.path / baseline_file(seed, name)).is_file()]
     if not done or missing:

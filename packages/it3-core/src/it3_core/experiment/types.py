@@ -28,6 +28,9 @@ Rows = Sequence[int]
 Pair = tuple[Any, Any]
 """Inputs and labels: tensors, graph batches, or anything with `len()` and `take(rows)`."""
 
+Baseline = tuple[Callable[[Adapter], nn.Module], Loss]
+"""Another network to train as long on the same data, with its first weights, and its loss."""
+
 Score = Callable[[Any], Tensor]
 Shift = Callable[[Any], Any]
 
@@ -47,8 +50,7 @@ class Recipe:
     optimizer_options: Json = field(default_factory=dict)  # what else it is given
     schedule: str = "cosine"  # "constant", "cosine", "onecycle" or "step30"
     clip: float | None = 1.0  # the largest norm of a gradient
-    # Epochs without a better validation loss before it stops; None never stops.
-    patience: int | None = None
+    patience: int | None = None  # epochs without a better validation loss; None never stops
     bfloat16: bool | None = False  # compute in it; None means where a GPU does
     channels_last: bool = False  # the memory format, which is faster for convolutions
     freeze_until: str | None = None  # the layer before which nothing is trained
@@ -66,8 +68,7 @@ class TrainingData:
     # The same for training; a `Dataset` is read batch by batch.
     augmented: Callable[[Rows], Pair | Dataset[Any]] | None = None
     seen: Rows = ()  # training rows that statistics are taken of
-    # One number a row, where there is one; extrapolation splits need it.
-    labels: Tensor | None = None
+    labels: Tensor | None = None  # one number a row, which extrapolation splits need
     # What only reading tells, and `restore`, `test_set` and `reader` need again.
     settings: Json = field(default_factory=dict)
     skipped: Sequence[str] = ()  # what could not be read, and why
@@ -125,13 +126,6 @@ class Restored(NamedTuple):
     adapter: Adapter
     answers: Answers
     baselines: Mapping[str, Callable[[], nn.Module]] = {}  # those that a problem may have
-
-
-class Baseline(NamedTuple):
-    """Another network of the same data, recipe and length of training, to compare with."""
-
-    make: Callable[[Adapter], nn.Module]  # with its first weights; it ignores the signal
-    loss: Loss
 
 
 @dataclass(frozen=True)
@@ -230,15 +224,12 @@ Level = Instances | Callable[[Network], Instances]
 
 
 class Group(NamedTuple):
-    """A joined line of the tables: several levels pooled; of the same instances, their mean.
-
-    With `part`, of each level these rows alone.
-    """
+    """A joined line of the tables: several levels pooled; of the same instances, their mean."""
 
     name: str
     levels: Sequence[str]
     same_instances: bool = False
-    part: Sequence[int] = ()
+    part: Sequence[int] = ()  # of each level these rows alone; without it, all
 
 
 class Line(NamedTuple):
@@ -399,9 +390,8 @@ class Reader:
     batch: Callable[[Network, Sequence[Any]], Any]  # the network's input from items' values
     words: Callable[[Prediction], str]  # a prediction for people
     batch_size: int = 64  # items that make up a batch
-    wrap: Callable[[Predictor], Predictor] = lambda method: (
-        method
-    )  # around each method, as in `TestSet`
+    # Around each method, as in `TestSet`.
+    wrap: Callable[[Predictor], Predictor] = lambda method: method
     write: Callable[[Prediction], None] | None = None  # its outputs, to files
     verify: Callable[[Any], Truth] | None = None  # a solver's answer for an item's value
     draw: Callable[[Sequence[Prediction]], Figure] | None = None  # a picture of all predictions

@@ -51,11 +51,8 @@ DEMO_TUNED = "4:48,16:96"  # enough for a demonstration
 
 DOES, TRUST = "What adaptation does", "Uncertainty scores"
 _PAPER = ("source", "IT³ (paper)")
-_UNSHOWN = (
-    "mean age",
-    "answer step",
-    "ActMAD, source statistics",
-)  # lines of the table that would crowd the pictures
+# Lines of the table that would crowd the pictures.
+_UNSHOWN = ("mean age", "answer step", "ActMAD, source statistics")
 _ERROR = "|error| in years"
 _BOXES = (
     "A box holds the middle half of the faces, with the median as a line and the mean as a "
@@ -105,9 +102,7 @@ def problem_of(
         new_head=options.new_head,
         pretrained=True,
     )
-    ranked = types.Baseline(
-        partial(make, ranks=(options.low, options.high)), partial(coral_loss, low=options.low)
-    )
+    ranked = partial(make, ranks=(options.low, options.high))
     return types.Problem(
         settings={
             "task": "age",
@@ -119,7 +114,7 @@ def problem_of(
         recipe=image_task.recipe_of(options, batch_norm=True),
         answers=types.Answers([YEARS]),
         loss=partial(zigzag_loss, second_signal=second, second_weight=weight, shared_prefix=True),
-        baselines={CORAL: ranked} if options.coral else {},
+        baselines={CORAL: (ranked, partial(coral_loss, low=options.low))} if options.coral else {},
         trials=partial(_trials, options),
         extrapolation=types.Extrapolation("both", validation=(image_task.VALIDATION, 10)),
         statistics=image_task.activations,
@@ -175,11 +170,10 @@ def bare(
         layer = nn.Linear(inputs, outputs)
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         layers += [layer, nn.ReLU()]
-    layers += (
-        [nn.Linear(widths[-1], 1), adapter.rescale()]
-        if ranks is None
-        else [Ranks(widths[-1], *ranks)]
-    )
+    if ranks is None:
+        layers += [nn.Linear(widths[-1], 1), adapter.rescale()]
+    else:
+        layers.append(Ranks(widths[-1], *ranks))
     network.add_module("fc", nn.Sequential(*layers))
     return network
 
