@@ -226,6 +226,7 @@ BENCHES = {
     "cars": "aero",
     "vision": "vision",
     "corrupt": "vision",
+    "late_signal": "vision",
     "roads": "vision",
 }
 

@@ -169,6 +169,30 @@ def test_a_training_that_is_killed_goes_on_to_the_same_bytes_from_the_same_weigh
     assert again.read_bytes() == once.read_bytes()
 
 
+def test_what_is_frozen_keeps_its_weights_and_statistics(tmp_path: Path) -> None:
+    def deep(adapter: Any) -> nn.Module:
+        layers = [nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU()]
+        layers += [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)]
+        return condition(nn.Sequential(*layers, adapter.rescale()), adapter, layer="3")
+
+    def restored(settings: Json, adapter_json: Json) -> Restored:
+        adapter = adapter_from(dict(adapter_json))
+        return Restored(deep(adapter), adapter, ANSWERS)
+
+    recipe = Recipe(2, 16, 1e-2, freeze_until="3", refresh=100)  # whose statistics are taken anew
+    plain = replace(problem(), trials=None, extrapolation=None, make=deep, restore=restored)
+    data = replace(read(200), seen=range(60))
+    network = train(replace(plain, data=data, recipe=recipe), tmp_path, progress=False).first
+    torch.manual_seed(recipe.seed)
+    first = deep(data.adapter).state_dict()
+    moved = {n for n, v in network.model.state_dict().items() if not torch.equal(v, first[n])}
+    assert {"model.3.weight", "model.4.running_mean", "model.6.bias", "embed.weight"} <= moved
+    assert not [name for name in moved if name.split(".")[1] in "012"]
+    other = replace(plain, data=data, recipe=replace(recipe, freeze_until=None))
+    with pytest.raises(IT3Error, match=r"recipe\.freeze_until was 3 and is None"):
+        train(other, tmp_path, progress=False)
+
+
 def test_an_evaluation_compares_every_line_for_every_seed(evaluated: Evaluation) -> None:
     cells = {(r["seed"], r["level"], r["method"], r["batch_size"]) for r in evaluated.records}
     assert len(cells) == 2 * 3 * (3 + 2)  # three lines once, auto at two sizes

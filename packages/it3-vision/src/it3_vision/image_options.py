@@ -18,8 +18,7 @@ from it3_core.experiment.verbs import NotNegative, Positive, Quiet, Seed
 Preset = Literal["paper"]
 Size = Literal["tiny", "small", "full"]  # for a demonstration, for a few CPU cores, as published
 Normalisation = Literal["batch", "group"]  # group norm answers one image as it answers many
-# Whose mean and deviation images are normalised by.
-Normalise = Literal["data", "imagenet", "tensorflow"]
+Normalise = Literal["data", "imagenet", "tensorflow"]  # whose mean and deviation
 Pretrained = Literal["efficientnet_lite0"]  # networks whose weights the extra `pretrained` brings
 Distance = Literal["js", "kl", "l1", "l2"]  # of probabilities, see it3_core's Classification
 SecondSignal = Literal["label", "noisy"]  # what the second pass is given in training
@@ -37,10 +36,7 @@ class Brings(NamedTuple):
 
 NETWORKS = {
     "dla": Brings("level3"),
-    "resnet18": Brings("layer2"),
-    "resnet34": Brings("layer2"),
-    "resnet50": Brings("layer2"),
-    "resnet152": Brings("layer2"),
+    **dict.fromkeys(("resnet18", "resnet34", "resnet50", "resnet152"), Brings("layer2")),
     # What their trained weights gain most by, see docs/classification.md.
     "resnet20": Brings("pool", lr=0.05, weight_decay=1e-4),
     "resnet56": Brings("pool", lr=0.03, weight_decay=1e-4),
@@ -53,13 +49,10 @@ BatchSize = Annotated[int, Parameter(validator=Number(gte=2))]
 Rate = Annotated[
     float,
     Parameter(
-        help="The largest learning rate of SGD with momentum, in one cycle; by default what the "
-        "network brings, or the preset."
+        help="The largest rate of SGD's schedule; by default the network's, or the preset's."
     ),
 ]
-Decay = Annotated[
-    float, Parameter(validator=Number(gte=0), help="By default what the network brings.")
-]
+Decay = Annotated[float, Parameter(validator=Number(gte=0), help="The network's by default.")]
 Tuned = Annotated[
     str, Parameter(help="Batch sizes to tune for, each with a number of validation images.")
 ]

@@ -95,13 +95,8 @@ def problem_of(
 ) -> types.Problem:
     """The same of faces that are open: of the interval of ages, and not test faces."""
     second, weight = options.second_signal, options.protocol.second_weight
-    make = partial(
-        build,
-        options.network,
-        weights=options.weights,
-        new_head=options.new_head,
-        pretrained=True,
-    )
+    starts: dict[str, Any] = {"weights": options.weights, "new_head": options.new_head}
+    make = partial(build, options.network, pretrained=True, **starts)
     ranked = partial(make, ranks=(options.low, options.high))
     return types.Problem(
         settings={

@@ -58,8 +58,10 @@ class Train(image.ImageTrain):
     tuned: image.Tuned = "1:512,4:1024,16:1024,64:1024"
 
     def __post_init__(self) -> None:
-        """Refuses what no network can be trained with; the preset's network is as published."""
+        """Refuses a part of a set that was not given; the preset's network is as published."""
         super().__post_init__()
+        if self.validation is None and (self.validation_half, self.validation_split) != (None,) * 2:
+            raise IT3Error("--validation-half and --validation-split are of --validation: give it")
         network, name = self.network, self.network.network
         size: image.Size = network.size or ("small" if self.preset is None else "full")
         object.__setattr__(self, "network", replace(network, size=size))

@@ -100,7 +100,7 @@ def problem_of(
     """
     if len(images.classes) < 2:
         raise IT3Error("a classifier needs images of at least two classes: one folder for each")
-    chosen = chosen_of(apart, options.validation_half)
+    chosen, brings = chosen_of(apart, options.validation_half), options.network.brings
     kept = Stored(options.network, options.rotation, options.flip, images.classes, chosen)
     second, weight = options.second_signal, options.protocol.second_weight
     zigzag = partial(zigzag_loss, second_signal=second, second_weight=weight, shared_prefix=True)
@@ -109,7 +109,7 @@ def problem_of(
             "task": "classify",
             **asdict(kept),
             "distance": options.distance,
-            **image_task.settings_of(options, options.network.brings, images),
+            **image_task.settings_of(options, brings, images),
         },
         data=partial(_read, images, options, apart),
         make=partial(
@@ -145,7 +145,7 @@ def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:
     return types.Restored(model, adapter, types.Answers(classes=kept.classes))
 
 
-def _read(images: ImageSet, options: Train, apart: ImageSet | None) -> types.TrainingData:
+def _read(images: ImageSet, options: Train, apart: ImageSet | None = None) -> types.TrainingData:
     """The labelled images that can be read, in memory where they fit."""
     size = options.network.side
     images, bad = image_task.in_memory(images.take(images.labels >= 0), size, not options.quiet)
@@ -161,15 +161,9 @@ def _read(images: ImageSet, options: Train, apart: ImageSet | None) -> types.Tra
     worse: list[BadImage] = []
     if apart is not None:
         apart, worse = decoded(apart, options)
+    brings, bad = options.network.brings, [*bad, *worse]
     return image_task.training_data(
-        images,
-        size,
-        options,
-        options.network.brings,
-        adapter=lambda _: adapter,
-        augment=augment,
-        skipped=[*bad, *worse],
-        apart=apart,
+        images, size, options, brings, lambda _: adapter, augment, bad, apart=apart
     )
 
 

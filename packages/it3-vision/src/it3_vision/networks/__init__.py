@@ -22,7 +22,7 @@ from it3_vision.networks.efficientnet import EfficientNetLite, imagenet_weights
 from it3_vision.networks.resnet import RESNETS, ResNet
 
 __all__ = ["DLA", "CifarResNet", "EfficientNetLite", "NetworkSettings", "Normalisation", "ResNet",
-           "bare", "build", "load_weights", "start"]  # fmt: skip
+           "bare", "build", "load_weights"]  # fmt: skip
 
 _DLA: dict[Size, dict[str, Any]] = {
     "tiny": {"widths": (8, 8, 16, 24, 32, 48), "depths": (1, 1, 1, 1),

@@ -27,8 +27,7 @@ _SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 class EfficientNetLite(nn.Module):
     """EfficientNet-Lite0; the stages are `stem`, `stage1` … `stage7`, `head`, `pool` and `fc`.
 
-    It halves images five times, for which 64 pixels are few; the weights are of 224. Padding is
-    TensorFlow's "same": at an even size, a stride of two begins one pixel later.
+    It halves images five times, for which 64 pixels are few; the weights are of 224.
 
     Args:
         classes: number of classes.
@@ -74,17 +73,12 @@ def imagenet_weights() -> dict[str, Tensor]:
 
 
 def _unpickled(path: Path) -> dict[str, Tensor]:
-    """The tensors of the one .pth file that is read: that of the package, whose digest is known.
-
-    With `weights_only` nothing but tensors can come of it, and nothing in it is called.
-    """
+    """The tensors of the one .pth file that is read, by its digest; nothing in it is called."""
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != _SHA256:
         raise IT3Error(f"{path} is not the file that its package carries: install that again")
-    found: dict[str, Tensor] = torch.load(  # noqa: TID251  tensors alone, of this file alone
-        io.BytesIO(content), map_location="cpu", weights_only=True
-    )
-    return found
+    # Tensors alone, of this file alone.
+    return dict(torch.load(io.BytesIO(content), weights_only=True))  # noqa: TID251
 
 
 def _renamed(name: str) -> str:
