@@ -18,7 +18,7 @@ from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
 from it3_core.experiment.evaluate import joined
-from it3_core.experiment.lines import PLAIN_ACTMAD
+from it3_core.experiment.lines import actmad
 from it3_core.experiment.train import hold_out, mean_error
 from it3_core.experiment.types import Experiment, Json, Network
 from it3_core.experiment.verbs import batch_sizes
@@ -328,7 +328,7 @@ def _pictures(
     iterated: dict[str, Predictor | None] = {"before": source}
     for n in _ITERATIONS:
         iterated[f"after {n} iterations"] = paper_it3(*pair, steps=n, lr=rate)
-    methods = {"source": source, "TTT": ttt(network, 1), "ActMAD": PLAIN_ACTMAD.make(network, 1)}
+    methods = {"source": source, "TTT": ttt(network, 1), "ActMAD": actmad(network, 1)}
     methods["IT³ (paper)"] = paper_it3(*pair, steps=step.steps, lr=rate)
     rows = {rank[round((n + 0.5) * len(scenes) / shown - 0.5)]: None for n in range(shown)}
     some = [scenes[row] for row in rows]
