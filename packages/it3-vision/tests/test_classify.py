@@ -164,7 +164,7 @@ class TestTraining:
     def test_the_recipe_comes_with_the_network(self):
         def recipe(name, **options):
             network = NetworkSettings(name)
-            found = image_task.recipe_of(Train(out="x", **options), network.brings, True)
+            found = image_task.recipe_of(Train(out="x", network=network, **options), True)
             return found.lr, found.optimizer_options["weight_decay"]
 
         assert recipe("dla") == recipe("resnet18") == (0.2, 5e-4)

@@ -23,6 +23,7 @@ class Ranks(nn.Module):
         low, high: the youngest and the oldest age; there is a question for each but the oldest.
 
     Example:
+        >>> import torch
         >>> head = Ranks(4, 20, 60)
         >>> head(torch.zeros(2, 4)).shape, head.eval()(torch.zeros(2, 4)).shape
         (torch.Size([2, 40]), torch.Size([2, 1]))
