@@ -96,7 +96,8 @@ def further_line(make: Callable[[Network], Further]) -> Line:
     """The line of the table."""
     note = (
         "No test-time method: trained on the labels of every second image, in the order of the "
-        "source's MSE, it predicts the others, and a second network the other way round."
+        "source's MSE, it predicts the others, and a second network the other way round. Its cost "
+        "is without the training."
     )
     return Line(NAME, lambda network, size: make(network), once=True, note=note)
 
