@@ -52,20 +52,20 @@ COMMANDS = {
         it3_aero cars evaluate run --batch-sizes 1,4,16 --most 16 --out evaluation --quiet
     """,
     "classify": """
-        it3_vision classify train data/train --out run --preset tiny --size 16 --epochs 6
+        it3_vision classify train data/train --out run --size tiny --pixels 16 --epochs 6
             --batch-size 32 --lr 0.05 --no-bfloat16 --vanilla --quiet
         it3_vision classify evaluate run --data data/test --corruptions gaussian_noise,contrast
             --batch-sizes 1,16 --out evaluation --quiet
     """,
     "age": """
-        it3_vision age train data --out run --preset tiny --size 16 --epochs 25 --batch-size 32
+        it3_vision age train data --out run --size tiny --pixels 16 --epochs 25 --batch-size 32
             --no-bfloat16 --vanilla --quiet
         it3_vision age evaluate run --data data --batch-sizes 4,16 --most 16 --out evaluation
             --quiet
     """,
     "roads": """
-        it3_vision roads train data --split train --resolution 1 --out run --preset tiny --steps 2
-            --size 32 --epochs 8 --lr 0.02 --no-bfloat16 --vanilla --quiet
+        it3_vision roads train data --split train --resolution 1 --out run --size tiny --steps 2
+            --crop 32 --epochs 8 --lr 0.02 --no-bfloat16 --vanilla --quiet
         it3_vision roads evaluate run --data data --split test --resolution 1 --batch-sizes 1,4
             --tile 48 --out evaluation --quiet
     """,

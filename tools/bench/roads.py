@@ -22,8 +22,8 @@ from it3_core.batching import Ragged
 from it3_core.experiment.tables import markdown_table
 from it3_core.methods.batch_statistics import BatchStatistics
 from it3_vision.roads.adapter import RoadMap
+from it3_vision.roads.lines import CHEAP
 from it3_vision.roads.network import DRUNet, DRUSettings, Pixels, build
-from it3_vision.roads.task import CHEAP
 from it3_vision.roads.tiling import Tiled
 
 SIDE = 1500  # of the image that is mapped

@@ -174,7 +174,7 @@ def _images(
     drawn = data == "drawn characters"
     most = place.of(64, 256, 2000)
     sizes = place.of((64,), (4, 16, 64) if network == "dla" else (4, 64), (1, 4, 16, 64))
-    preset: Any = "tiny" if drawn else place.of("tiny", "small", "paper")
+    width: Any = "tiny" if drawn else place.of("tiny", "small", "full")
     training: dict[str, Any] = _long(place, 5, 100)
     training |= {"rotation": place.preset == "full"}
     training |= {"tuned": ",".join(f"{n}:{512 if n == 1 else 1024}" for n in sizes)}
@@ -184,7 +184,7 @@ def _images(
         training = {"epochs": 4, "batch_size": 32, "lr": 0.05, "rotation": False, "flip": False}
         training |= {"tuned": "16:128,64:192"}
     training |= {
-        "network": NetworkSettings(network, preset, size=size),
+        "network": NetworkSettings(network, width, pixels=size),
         "quiet": not place.progress,
     }
 
@@ -218,7 +218,7 @@ def _images(
             for name, value in found.summary["memory"].items()
             if name != WITH_GRAPH
         },
-        about=_about(data, f"{network} {preset}", experiment.networks),
+        about=_about(data, f"{network} {width}", experiment.networks),
     )
 
 
@@ -269,9 +269,9 @@ def age(place: Place) -> Outcome:
     drawn = place.preset == "quick" or given is None
     faces = draw_faces(1500) if drawn or given is None else read_faces(given).images
     # Small: five short trainings of a tiny network tell more about a method than one long one.
-    preset: Any = "tiny" if drawn else place.of("tiny", "tiny", "paper")
-    network = FaceSettings(preset)
-    data = "drawn faces" if drawn else f"UTKFace, {network.pixels} pixels"
+    width: Any = "tiny" if drawn else place.of("tiny", "tiny", "full")
+    network = FaceSettings(width)
+    data = "drawn faces" if drawn else f"UTKFace, {network.side} pixels"
     fewer: dict[str, Any] = _long(place, 10, 60)
     if drawn:
         fewer = {"epochs": 5, "tuned": "4:48,16:96"}
@@ -296,7 +296,7 @@ def age(place: Place) -> Outcome:
         same=False,
         unit="MAE in years",
         trust=trust,
-        about=_about(data, f"{preset} preset", experiment.networks),
+        about=_about(data, f"{width} size", experiment.networks),
     )
 
 
@@ -313,11 +313,11 @@ def roads(place: Place) -> Outcome:
     country = place.given("roads", "massachusetts-1500.tar.gz")
     drawn = place.preset == "quick" or towns is None or country is None
     if drawn or towns is None or country is None:
-        urban, rural = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
-        settings: dict[str, Any] = {"preset": "tiny", "size": 64, "epochs": 16, "lr": 2e-2}
+        known, beyond = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
+        settings: dict[str, Any] = {"size": "tiny", "crop": 64, "epochs": 16, "lr": 2e-2}
     else:
-        urban, rural = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
-        settings = {"preset": place.of("tiny", "small", "paper"), **_long(place, 40, 80)}
+        known, beyond = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
+        settings = {"size": place.of("tiny", "small", "full"), **_long(place, 40, 80)}
     settings["steps"] = 2 if drawn or place.preset == "small" else 3
     data = "drawn towns and countryside" if drawn else "EPFL to Massachusetts"
     options = Train(out=place.folder, quiet=not place.progress, **settings)
@@ -333,7 +333,7 @@ def roads(place: Place) -> Outcome:
     found = evaluate(experiment, test_set, progress=place.progress)
     records = list(map(dict, found.records))
     quartiles = joined(records, test_set.groups)
-    near, far = (images_of(some, options.at, window=options.size) for some in (urban, rural))
+    near, far = (images_of(some, options.at, window=options.crop) for some in (known, beyond))
     trust: list[dict[str, Any]] = []
     for network in experiment.networks:  # each has other validation crops
         # Distances are learnt from all scenes, and the ensemble's other networks were trained on
@@ -359,7 +359,7 @@ def roads(place: Place) -> Outcome:
         same=False,
         unit="100 − quality",
         trust=trust,
-        about=_about(data, f"{options.preset} preset", experiment.networks),
+        about=_about(data, f"{options.size} size", experiment.networks),
     )
 
 

@@ -31,7 +31,7 @@ import it3_core
 from it3_core import IT3Error, Regression, condition, widen, zigzag_loss
 from it3_core.io.tensors import read_tensors
 from it3_core.training.fit import fit
-from it3_core.training.trainer import History
+from it3_core.training.trainer import History, make_schedule
 
 SOURCE = str(Path(it3_core.__file__).parents[1])
 
@@ -154,6 +154,16 @@ def goes_on(path: Path, whole: Whole, steps: int) -> None:
 
 
 # Golden: what is written down is what happens.
+
+
+def test_networks_for_imagenet_slow_down_every_thirty_epochs() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    schedule, rates = make_schedule("step30", optimizer, 90, 7), []
+    for _ in range(90):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "onecycle", "step"])
@@ -599,7 +609,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"validation": (X, Y[:5])}, r"60 inputs, but the labels have shape \(5,\)"),
     ({"optimizer": "Adm"}, "torch.optim has no optimiser 'Adm'"),
     ({"optimizer": "LBFGS"}, "LBFGS"),
-    ({"schedule": "cosin"}, 'schedule must be "constant", "cosine", "onecycle" or "step"'),
+    (
+        {"schedule": "cosin"},
+        'schedule must be "constant", "cosine", "onecycle", "step" or "step30"',
+    ),
     ({"collate": list}, "collate belongs to a Dataset"),
     ({"loss": lambda model, adapter, x, y: y}, "the loss must be one number"),
     ({"data": (X, [1, 2])}, "must be a pair"),

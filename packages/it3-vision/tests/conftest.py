@@ -14,10 +14,10 @@ from it3_vision.classify.cli import TASK as CLASSIFY
 from it3_vision.data import ImageSet
 
 CLASSES = ("blue & <co>", "green", "red")
-SQUARES = ["--preset", "tiny", "--size", "16", "--epochs", "3", "--batch-size", "24", "--lr",
+SQUARES = ["--size", "tiny", "--pixels", "16", "--epochs", "3", "--batch-size", "24", "--lr",
            "0.05", "--no-flip", "--tuned", "12:12", "--quiet"]  # fmt: skip
-FACES = ["--preset", "tiny", "--size", "16", "--epochs", "3", "--batch-size", "16", "--tuned",
-         "4:8", "--quiet"]  # fmt: skip
+FACES = ["--size", "tiny", "--pixels", "16", "--epochs", "3", "--batch-size", "16", "--tuned",
+         "4:8", "--coral", "--quiet"]  # fmt: skip
 
 
 def draw_squares(n, seed=0, classes=CLASSES):

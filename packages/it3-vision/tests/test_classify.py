@@ -35,7 +35,7 @@ from it3_vision.networks import NetworkSettings, bare, build, load_weights
 
 Draw = Callable[..., ImageSet]
 CLASSES = ("blue & <co>", "green", "red")
-SQUARES = ["--preset", "tiny", "--size", "16", "--epochs", "3", "--batch-size", "24", "--lr",
+SQUARES = ["--size", "tiny", "--pixels", "16", "--epochs", "3", "--batch-size", "24", "--lr",
            "0.05", "--no-flip", "--tuned", "12:12", "--quiet"]  # fmt: skip
 SIZE = 16
 ANY = NetworkSettings()
@@ -114,7 +114,7 @@ class TestTraining:
             assert sentence in refused(*command, *options.split())
 
     def test_another_training_can_start_from_it(self, classifier):
-        network = bare(NetworkSettings(preset="tiny", size=SIZE), 3)
+        network = bare(NetworkSettings(size="tiny", pixels=SIZE), 3)
         load_weights(network, classifier.folder / "0" / "network.safetensors")
         theirs = classifier.first.model.model.state_dict()
         assert all(torch.equal(v, theirs[k]) for k, v in network.state_dict().items())
@@ -138,7 +138,7 @@ class TestTraining:
 
     def test_normalisation_comes_with_weights(self, squares, classifier, tmp_path):
         theirs = tmp_path / "w.safetensors"
-        save_file(bare(NetworkSettings(preset="tiny"), 3).state_dict(), theirs)
+        save_file(bare(NetworkSettings(size="tiny"), 3).state_dict(), theirs)
         ours = classifier.folder / "0" / "network.safetensors"
 
         def fit(weights, **options):
@@ -164,7 +164,7 @@ class TestTraining:
     def test_the_recipe_comes_with_the_network(self):
         def recipe(name, **options):
             network = NetworkSettings(name)
-            found = image_task.recipe_of(Train(out="x", **options), network.brings, True)
+            found = image_task.recipe_of(Train(out="x", network=network, **options), True)
             return found.lr, found.optimizer_options["weight_decay"]
 
         assert recipe("dla") == recipe("resnet18") == (0.2, 5e-4)
@@ -252,7 +252,7 @@ class TestAugmentation:
 
 class TestTuning:
     def test_no_candidate_of_statistics_without_batch_norm(self, classifier):
-        settings = NetworkSettings(preset="tiny", norm="group", size=SIZE)
+        settings = NetworkSettings(size="tiny", norm="group", pixels=SIZE)
         group = build(settings, classifier.first.adapter)
 
         def norms(model, size):

@@ -19,7 +19,7 @@ from it3_core.experiment.folder import NETWORK
 from it3_core.io.tensors import read_tensors, write_tensors
 from it3_vision.__main__ import main
 
-TINY = ["--preset", "tiny", "--size", "16", "--quiet"]
+TINY = ["--size", "tiny", "--pixels", "16", "--quiet"]
 
 
 def state(folder):
@@ -178,7 +178,7 @@ class TestPredict:
             ("settings/settings/preprocessing/mean", "bright"),
             ("settings/settings/preprocessing/std", [0.0, 1.0, 1.0]),
             ("settings/settings/network", "large"),
-            ("settings/settings/network/preset", "huge"),
+            ("settings/settings/network/size", "huge"),
             ("settings/settings/network/size", 1.5),
             ("settings/measured", [0.1]),
             ("trust", {"quantiles": "many"}),

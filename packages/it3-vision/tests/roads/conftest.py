@@ -14,7 +14,7 @@ from it3_vision.__main__ import main
 from it3_vision.roads.cli import TASK
 from it3_vision.roads.drawn import drawn_scenes
 
-SMALL = "--resolution 1 --preset tiny --steps 2 --size 32 --epochs 8 --lr 2e-2 --quiet"
+SMALL = "--resolution 1 --size tiny --steps 2 --crop 32 --epochs 8 --lr 2e-2 --rotation --quiet"
 
 
 def write_scenes(place, scenes, end="png"):
@@ -58,7 +58,7 @@ def evaluation(scenes, folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("evaluated") / "evaluation"
     asked = ["roads", "evaluate", str(folder), "--data", str(scenes), "--split", "test"]
     asked += ["--resolution", "1", "--batch-sizes", "1,2", "--tile", "32", "--out", str(out)]
-    assert main([*asked, "--quiet"]) == 0
+    assert main([*asked, "--further", "1", "--quiet"]) == 0
     return out
 
 

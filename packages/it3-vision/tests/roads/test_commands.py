@@ -32,11 +32,14 @@ Write = Callable[..., Path]
 
 
 def test_an_evaluation_leaves_tables_pictures_and_a_page(evaluation, tmp_path, capsys):
-    for name in ("table.md", "records.jsonl", "qualitative.png", "quartiles.png"):
+    pictures = ("boxes", "quartiles", "qualitative", "segmentation")
+    for name in ("table.md", "records.jsonl", *(f"{picture}.png" for picture in pictures)):
         assert (evaluation / name).stat().st_size > 100, name
     assert main(["roads", "report", str(evaluation), "--out", str(tmp_path / "page.html")]) == 0
     assert "| ActMAD | 2 |" in capsys.readouterr().out
     page = (tmp_path / "page.html").read_text()
+    assert "6 images, of 2 + 2 + 1 + 1 a quartile; the paper has 450" in page
+    assert "No test-time method: trained on the labels of every second image" in page
     for text in ("Roads from the air", "completeness", "MSE quartile 4", "validation crops"):
         assert text in page
     assert "<script" not in page
@@ -293,7 +296,7 @@ def test_a_geotiff_without_rasterio_says_what_to_install(tmp_path, monkeypatch):
     ("change", "told"),
     [
         (lambda f: f.settings["settings"].pop("resolution"), "resolution is missing"),
-        (lambda f: f.settings["settings"]["network"].update(preset="x"), '"x"'),
+        (lambda f: f.settings["settings"]["network"].update(size="x"), '"x"'),
         (lambda f: f.settings["settings"]["prepare"].update(std=[0, 0, 0]), "std positive"),
         (lambda f: f.adapter.update(kind="Regression"), "adapter"),
         (lambda f: f.tensors.update({"tensors.validation.y": torch.ones(1)}), "no validation cr"),
@@ -313,7 +316,7 @@ def test_an_experiment_that_was_tampered_with_is_refused(
 def test_training_options_are_checked(scenes, refused):
     train = f"train {scenes} --split train --resolution 1 --quiet --out"
     refused(f"{train} EXPERIMENT", "was made with other settings")
-    refused(f"{train} new --size 100", "multiple of 16")
+    refused(f"{train} new --crop 100", "multiple of 16")
 
 
 def test_what_can_not_be_is_refused():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tarfile
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,13 @@ from it3_core import IT3, Source
 from it3_core.batching import Ragged
 from it3_core.experiment.evaluate import load_evaluation
 from it3_vision.data import Preprocessing
+from it3_vision.methods import TTT
+from it3_vision.methods.rotation import rotation_logits
 from it3_vision.roads.adapter import RoadMap, recurrent_supervised, recurrent_zigzag, score
-from it3_vision.roads.drawn import draw_scene
+from it3_vision.roads.drawn import draw_scene, drawn_scenes
+from it3_vision.roads.further import NAME, Further
 from it3_vision.roads.geo import centre_lines
+from it3_vision.roads.lines import ttt
 from it3_vision.roads.network import NO_DATA, DRUSettings, build
 from it3_vision.roads.reading import open_roads
 from it3_vision.roads.scenes import (
@@ -27,7 +33,7 @@ from it3_vision.roads.scenes import (
     images_of,
     make_scene,
 )
-from it3_vision.roads.task import ALL, VALIDATION, comparison
+from it3_vision.roads.task import ALL, VALIDATION, _input, _kept, comparison, inputs_of
 from it3_vision.roads.tiling import Tiled
 
 
@@ -293,3 +299,59 @@ def test_images_as_they_come_have_the_same_quartiles(experiment, scenes):
         by_order[order] = [[names[row] for row in group.part] for group in test_set.groups]
         assert (names == [scene.name for scene in images.scenes]) is (order == "given")
     assert by_order["mse"] == by_order["given"]
+
+
+def test_ttt_turns_tiles_and_moves_the_encoder_alone():
+    torch.manual_seed(0)
+    model, x, adapter = build(DRUSettings("tiny", 2), rotation=True).eval(), inputs(2), RoadMap()
+    plain, signal = build(DRUSettings("tiny", 2)).eval(), adapter.neutral(x)
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if "rotation" not in k})
+    assert torch.equal(model(x, signal), plain(x, signal))
+    model.most = 32 * 32  # the head's pass is not cut into parts
+    logits = rotation_logits(model, x, signal)
+    assert logits.shape == (2, 4)
+    logits.square().sum().backward()
+    moved = {name.split(".")[1] for name, p in model.named_parameters() if p.grad is not None}
+    assert moved == {"down", "weight", "bias"}  # the latter two are the head's
+    answer = TTT(model, adapter, lr=1.0)(x)
+    assert not torch.allclose(answer.prediction, answer.initial, atol=1e-3)
+    alone = TTT(model, adapter, lr=1.0)(x[1:]).prediction
+    assert torch.allclose(answer.prediction[1:], alone, atol=1e-5)
+    assert ttt(SimpleNamespace(model=plain), 1) is None
+
+
+def test_no_image_is_predicted_by_a_network_that_was_trained_on_it(experiment, monkeypatch):
+    halves: list[set[str]] = []
+
+    def trained(self, scenes):
+        halves.append({scene.name for scene in scenes})
+        number = len(halves) - 1
+        return lambda tiles: torch.full_like(tiles[:, :1], 20.0 * number - 10)
+
+    monkeypatch.setattr(Further, "_trained", trained)
+    images = images_of(drawn_scenes("rural", 8, 48, seed=100), 1.0)
+    test_set = comparison(experiment, images, [2], tile=32, further=1)
+    (line,) = [line for line in test_set.lines if line.name == NAME]
+    method: Any = test_set.wrap(line.make(experiment.first, 2))
+    x, _, names = test_set.levels["all"](experiment.first)
+    for name, found in zip(names, method(x), strict=True):
+        assert name not in halves[int(found.max() > 0.5)]
+    assert [len(half) for half in halves] == [4, 4]
+    # The order is by the source's MSE: each quartile has as many of either half.
+    assert [sum(name in halves[0] for name in names[n : n + 2]) for n in (0, 2, 4, 6)] == [1] * 4
+    crops = method(test_set.levels["validation crops"](experiment.first).x)
+    assert max(float(one.max()) for one in crops) < 0.5
+
+
+def test_training_further_moves_the_network_and_leaves_the_experiment_as_it_is(experiment):
+    network, scenes = experiment.first, list(drawn_scenes("rural", 4, 48, seed=100))
+    before = network.model.cell.head.weight.clone()
+    given, loss = partial(_input, network), partial(recurrent_zigzag, second_signal="label")
+    settings = (_kept(network.settings).prepare, 32, loss)
+    method = Further(network, [scenes[::2], scenes[1::2]], given, settings, 1, Tiled)
+    x = inputs_of(scenes, network).x
+    moved = list(method(x))
+    source = Tiled(Source(network.model, network.adapter))(x).prediction
+    assert all((a - b).abs().max() > 1e-3 for a, b in zip(moved, source, strict=True))
+    assert torch.equal(before, network.model.cell.head.weight)
+    assert not any(p.grad is not None for p in network.model.parameters())

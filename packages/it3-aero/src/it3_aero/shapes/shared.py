@@ -24,6 +24,7 @@ from it3_core.batching import batches, is_graph, tensors
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
 from it3_core.experiment.lines import (
+    ABLATION_LINES,
     AUTO,
     PAPER_LINES,
     SECOND_PASS,
@@ -231,6 +232,7 @@ LINES = [
     *PAPER_LINES,
     types.Line("IT³ cheap", lambda one, size: IT3(one.model, one.adapter, **_HEAD)),
     AUTO,
+    *ABLATION_LINES,
     types.Line(
         "online IT³",
         lambda one, size: OnlineIT3(one.model, one.adapter, anchor_gradient=True),

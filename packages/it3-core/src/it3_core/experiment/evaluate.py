@@ -56,6 +56,7 @@ def evaluate(
     out: FilePath | None = None,
     *,
     only: Sequence[str] | None = None,
+    ablation: bool = False,
     inputs: Iterable[FilePath] = (),
     overwrite: bool = False,
     progress: bool = True,
@@ -68,6 +69,7 @@ def evaluate(
         out: the folder; `evaluation` in the experiment's by default. A killed evaluation goes on
             where it was.
         only: names of methods; all by default. The source is always there.
+        ablation: also the lines that run only where they are asked for.
         inputs: paths that are read, in which the folder must not lie.
         overwrite: replace an evaluation with other settings.
         progress: whether to show how far it is.
@@ -75,7 +77,7 @@ def evaluate(
     sizes = sorted(set(test_set.batch_sizes), reverse=True)
     if not sizes or sizes[-1] < 1:
         raise IT3Error(f"batch sizes are numbers from 1, not {list(test_set.batch_sizes)}")
-    lines = chosen_lines(test_set.lines, only)
+    lines = chosen_lines(test_set.lines, only, ablation)
     output = open_output(
         out if out is not None else inside(experiment.folder, EVALUATION),
         f"{experiment.settings['task']} evaluate",
@@ -339,8 +341,9 @@ def _described(network: Network) -> NetworkSummary:
 def _fingerprint(network: Network) -> str:
     """What tells this network, with its tunings, from another."""
     tensors = dict(network.model.state_dict())
-    if network.vanilla is not None:
-        tensors |= {f"vanilla.{name}": v for name, v in network.vanilla.state_dict().items()}
+    others = {} if network.vanilla is None else {"vanilla": network.vanilla}
+    for kind, model in (others | dict(network.baselines)).items():
+        tensors |= {f"{kind}.{name}": v for name, v in model.state_dict().items()}
     chosen = {"tunings": _described(network)["tunings"], "paper": _steps(network)}
     return digest(tensors, chosen)[:16]
 

@@ -2,8 +2,9 @@
 
 `it3-output.json` holds the task and settings. Each training seed has a folder of its own:
 `network.safetensors`, written last, holds the weights and all that was learnt about them;
-`history.json` says how training went; `vanilla.safetensors` is the network without a signal;
-`training.safetensors` and its like are where a killed training goes on from.
+`history.json` says how training went; `vanilla.safetensors` is the network without a signal, and
+other baselines have files of their names; `training.safetensors` and its like are where a killed
+training goes on from.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from it3_core.training.resume import History
 from it3_core.trust.calibration import Trust
 from it3_core.trust.candidates import Tuning
 
-NETWORK, VANILLA, HISTORY = "network.safetensors", "vanilla.safetensors", "history.json"
+NETWORK, VANILLA, HISTORY = "network.safetensors", "vanilla", "history.json"
 Restore = Callable[[Json, Json], Restored]
 
 
@@ -91,29 +92,40 @@ def write_network(out: OutputFolder, network: Network, provenance: Json) -> None
         )
 
 
-def write_vanilla(out: OutputFolder, seed: int, model: nn.Module, adapter: Adapter) -> None:
-    """The network that was trained without a signal."""
-    with out.writing(f"{seed}/{VANILLA}") as path:
+def baseline_file(seed: int, name: str) -> str:
+    """Where a baseline lies, the network without a signal among them."""
+    return f"{seed}/{name}.safetensors"
+
+
+def write_baseline(
+    out: OutputFolder, seed: int, name: str, model: nn.Module, adapter: Adapter
+) -> None:
+    """The network that was trained without a signal, or another one to compare with."""
+    with out.writing(baseline_file(seed, name)) as path:
         save(path, model, adapter=adapter, settings={})
 
 
 def _read_network(folder: Path, seed: int, restore: Restore) -> tuple[Network, Json]:
     """A network from its seed's folder alone, and where its data came from."""
-    path, without_signal, history_path = (
-        inside(folder, f"{seed}/{name}") for name in (NETWORK, VANILLA, HISTORY)
-    )
+    path, history_path = (inside(folder, f"{seed}/{name}") for name in (NETWORK, HISTORY))
     found = load_checkpoint(path)
     stored = as_kind(found.settings, _Stored, f"the metadata of {path}", "train it again")
     kind = dict[str, dict[str, Any]]
     tunings = as_kind(found.tuning, kind, f"the tuning of {path}", "train it again")
     if found.trust is None or not all(size.isdecimal() for size in tunings):
         raise IT3Error(f"{path} is not the network of an experiment: train it again")
-    vanilla = None
+    make: dict[str, Callable[[], nn.Module]] = {
+        VANILLA: lambda: restore(stored.settings, found.adapter_description).model
+    }
     try:
         blank = restore(stored.settings, found.adapter_description)
-        if without_signal.is_file():
-            again = restore(stored.settings, found.adapter_description).model
-            vanilla = load_checkpoint(without_signal).restore(again).eval()
+        make |= blank.baselines
+        files = {name: inside(folder, baseline_file(seed, name)) for name in make}
+        baselines = {
+            name: load_checkpoint(file).restore(make[name]()).eval()
+            for name, file in files.items()
+            if file.is_file()
+        }
     except (RuntimeError, OverflowError, MemoryError) as problem:  # torch's, of mad sizes
         raise IT3Error(f"{path} has settings of no network: train it again") from problem
     history = read_json(history_path, History, "train it again")
@@ -128,7 +140,8 @@ def _read_network(folder: Path, seed: int, restore: Restore) -> tuple[Network, J
         trust=Trust.from_description(found.trust),
         history=asdict(history),
         measured=stored.measured,
-        vanilla=vanilla,
+        vanilla=baselines.pop(VANILLA, None),
+        baselines=baselines,
         paper=stored.paper,
     )
     return network, stored.provenance
@@ -156,7 +169,7 @@ def load(folder: FilePath, task: str, restore: Restore, device: str = "cpu") -> 
     device = device_for(device)
     found = [_read_network(folder, seed, restore) for seed in seeds]
     for network, _ in found:
-        for model in filter(None, (network.model, network.vanilla)):
+        for model in filter(None, (network.model, network.vanilla, *network.baselines.values())):
             model.to(device)
     first, provenance = found[0]
     return Experiment(folder, [network for network, _ in found], first.settings, provenance)

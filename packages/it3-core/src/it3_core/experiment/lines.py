@@ -76,6 +76,14 @@ def _without_anchor(network: Network, size: int) -> Predictor:
     return replace(_paper("source", network, size), anchor="none")
 
 
+def _plain_actmad(network: Network, size: int) -> Predictor | None:
+    return actmad(network, size) if has_batch_norm(network.model) else None
+
+
+PLAIN_ACTMAD = Line("ActMAD, source statistics", _plain_actmad)
+"""Beside `common_lines`' own, which is on the batch's statistics."""
+
+
 def norm_for(network: Network, size: int, fewest: int) -> Norm:
     """What "batch statistics" are: the batch's, blended below `fewest` inputs, or none at all."""
     if not has_batch_norm(network.model):
@@ -95,10 +103,13 @@ PAPER_LINES = [
 """The paper's own step, as `it3_core.methods.paper` defines it, on the trained statistics."""
 
 ABLATION_LINES = [
-    *(Line(f"IT³ (paper), steps: {n}", partial(_paper, "source", steps=n)) for n in (1, 2, 3)),
-    Line("IT³ without anchor", _without_anchor, note="The second pass is f's own: equation (5)."),
-    Line("online IT³ (paper), shifted only", _paper_online, stream=True, shifted=True,
-         note="A stream that starts with the first shifted level."),
+    line._replace(ablation=True)
+    for line in [
+        *(Line(f"IT³ (paper), steps: {n}", partial(_paper, "source", steps=n)) for n in (1, 2, 3)),
+        Line("IT³ without anchor", _without_anchor, note="The second pass is f's: equation (5)."),
+        Line("online IT³ (paper), shifted only", _paper_online, stream=True, shifted=True,
+             note="A stream that starts with the first shifted level."),
+    ]
 ]  # fmt: skip
 """What else the paper's section 3 and appendix speak of; `evaluate --ablation` adds them."""
 
@@ -172,13 +183,17 @@ def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:
         Line("online IT³", online, stream=stream, note="With a trust region; on such statistics."),
         Line("ActMAD", aligned),
         VANILLA,
+        *(line._replace(stream=line.stream and stream) for line in ABLATION_LINES),
     ]
 
 
-def chosen_lines(lines: Sequence[Line], only: Sequence[str] | None) -> list[Line]:
-    """The lines of these names, the source always among them; None means all."""
+def chosen_lines(
+    lines: Sequence[Line], only: Sequence[str] | None, ablation: bool = False
+) -> list[Line]:
+    """The lines of these names, the source always among them; None means all, or all but those
+    of the ablation."""
     if only is None:
-        return list(lines)
+        return [line for line in lines if ablation or not line.ablation]
     names = [line.name for line in lines]
     if unknown := [name for name in only if name not in names]:
         raise IT3Error(f"no method is called {'; '.join(unknown)}: take {'; '.join(names)}")

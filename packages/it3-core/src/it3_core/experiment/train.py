@@ -19,15 +19,17 @@ from it3_core.errors import IT3Error, IT3Warning
 from it3_core.experiment.folder import (
     NETWORK,
     VANILLA,
+    baseline_file,
     claim,
     device_for,
     is_first,
     load,
     restore_of,
+    write_baseline,
     write_network,
-    write_vanilla,
 )
 from it3_core.experiment.types import (
+    Baseline,
     Experiment,
     Extrapolation,
     Network,
@@ -80,8 +82,11 @@ def train(
     device = device_for(device)
     out = claim(folder, problem, inputs)
     seed = problem.recipe.seed
-    done, vanilla_done = ((out.path / str(seed) / name).is_file() for name in (NETWORK, VANILLA))
-    if not done or (vanilla and not vanilla_done):
+    done = (out.path / str(seed) / NETWORK).is_file()
+    wanted: dict[str, Baseline] = {VANILLA: (problem.make, problem.vanilla_loss)} if vanilla else {}
+    wanted |= problem.baselines
+    missing = [name for name in wanted if not (out.path / baseline_file(seed, name)).is_file()]
+    if not done or missing:
         data = problem.data() if callable(problem.data) else problem.data
         fitting = _Fitting(problem, data, out, device, workers, progress)
         if not done:
@@ -89,17 +94,17 @@ def train(
             network = _network(problem, data, model, history, _extrapolation(fitting), progress)
             if is_first():
                 write_network(out, network, problem.provenance)
-        if vanilla:
-            name, loss = "vanilla-training", problem.vanilla_loss
-            plain, _ = fitting.fit(name, loss, data.rows, data.validation)
+        for name in missing:
+            (make, loss), parts = wanted[name], (data.rows, data.validation)
+            plain, _ = fitting.fit(f"{name}-training", loss, *parts, make=make)
             if is_first():
-                write_vanilla(out, seed, plain, data.adapter)
+                write_baseline(out, seed, name, plain, data.adapter)
     return load(folder, str(problem.settings["task"]), restore_of(problem), device)
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Trains networks of one problem alike: the network itself, vanilla, extrapolation."""
+    """Trains networks of one problem alike: the network itself, baselines, extrapolation."""
 
     problem: Problem
     data: TrainingData
@@ -109,13 +114,19 @@ class _Fitting:
     progress: bool
 
     def fit(
-        self, name: str, loss: Loss, rows: Rows, validation: Rows, recipe: Recipe | None = None
+        self,
+        name: str,
+        loss: Loss,
+        rows: Rows,
+        validation: Rows,
+        recipe: Recipe | None = None,
+        make: Callable[[Adapter], nn.Module] | None = None,
     ) -> tuple[nn.Module, History]:
         """One network from its first weights to its last; it is left on the CPU."""
         recipe, data = recipe or self.problem.recipe, self.data
         with torch.random.fork_rng([]):
             torch.manual_seed(recipe.seed)
-            model = self.problem.make(data.adapter)
+            model = (make or self.problem.make)(data.adapter)
         name = f"{self.problem.recipe.seed}/{name}"
         if is_first():
             self._check_start(name, model)

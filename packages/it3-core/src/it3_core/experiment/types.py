@@ -28,6 +28,9 @@ Rows = Sequence[int]
 Pair = tuple[Any, Any]
 """Inputs and labels: tensors, graph batches, or anything with `len()` and `take(rows)`."""
 
+Baseline = tuple[Callable[[Adapter], nn.Module], Loss]
+"""Another network to train as long on the same data, with its first weights, and its loss."""
+
 Score = Callable[[Any], Tensor]
 Shift = Callable[[Any], Any]
 
@@ -45,10 +48,9 @@ class Recipe:
     seed: int = 0  # of the first weights, the splits and the order of the rows
     optimizer: str = "Adam"  # its name in `torch.optim`
     optimizer_options: Json = field(default_factory=dict)  # what else it is given
-    schedule: str = "cosine"  # "constant", "cosine", "onecycle" or "step"
+    schedule: str = "cosine"  # "constant", "cosine", "onecycle", "step" or "step30"
     clip: float | None = 1.0  # the largest norm of a gradient
-    # Epochs without a better validation loss before it stops; None never stops.
-    patience: int | None = None
+    patience: int | None = None  # epochs without a better validation loss; None never stops
     bfloat16: bool | None = False  # compute in it; None means where a GPU does
     channels_last: bool = False  # the memory format, which is faster for convolutions
     freeze_until: str | None = None  # the layer before which nothing is trained
@@ -66,8 +68,7 @@ class TrainingData:
     # The same for training; a `Dataset` is read batch by batch.
     augmented: Callable[[Rows], Pair | Dataset[Any]] | None = None
     seen: Rows = ()  # training rows that statistics are taken of
-    # One number a row, where there is one; extrapolation splits need it.
-    labels: Tensor | None = None
+    labels: Tensor | None = None  # one number a row, which extrapolation splits need
     # What only reading tells, and `restore`, `test_set` and `reader` need again.
     settings: Json = field(default_factory=dict)
     skipped: Sequence[str] = ()  # what could not be read, and why
@@ -124,6 +125,7 @@ class Restored(NamedTuple):
     model: nn.Module
     adapter: Adapter
     answers: Answers
+    baselines: Mapping[str, Callable[[], nn.Module]] = {}  # those that a problem may have
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class Problem:
     answers: Answers  # what an output says to people
     loss: Loss  # of training; `vanilla_loss` of the network without a signal
     vanilla_loss: Loss = supervised_loss
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)  # by the name of their file
     # What to tune by, from the trained network.
     trials: Callable[[nn.Module, TrainingData], Iterable[Trial]] | None = None
     extrapolation: Extrapolation | None = None  # networks without one end of the labels, or None
@@ -168,6 +171,7 @@ class Network:
     history: Json  # of the training
     measured: Json  # on validation rows
     vanilla: nn.Module | None = None  # the same network trained without a signal
+    baselines: Mapping[str, nn.Module] = field(default_factory=dict)  # that were trained
     # The paper's step, on "source" and on "batch" statistics and "online", chosen without labels.
     paper: Mapping[str, PaperStep] = field(default_factory=dict)
 
@@ -220,15 +224,12 @@ Level = Instances | Callable[[Network], Instances]
 
 
 class Group(NamedTuple):
-    """A joined line of the tables: several levels pooled; of the same instances, their mean.
-
-    With `part`, of each level these rows alone.
-    """
+    """A joined line of the tables: several levels pooled; of the same instances, their mean."""
 
     name: str
     levels: Sequence[str]
     same_instances: bool = False
-    part: Sequence[int] = ()
+    part: Sequence[int] = ()  # of each level these rows alone; without it, all
 
 
 class Line(NamedTuple):
@@ -241,6 +242,7 @@ class Line(NamedTuple):
     shifted: bool = False  # whether such a stream starts anew after the in-distribution level
     idempotence: bool = False  # whether to keep its errors after the step, for the paper's Figure 2
     note: str = ""  # what a reader should know of it
+    ablation: bool = False  # whether it runs only where it is asked for
 
 
 class Picture(NamedTuple):

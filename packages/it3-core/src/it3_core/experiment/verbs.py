@@ -221,7 +221,7 @@ def _trained(experiment: "Experiment", seed: int) -> str:
 def evaluate(reference: str, folder: Path, options: EvaluateOptions) -> None:
     """Evaluates, writes the report, and prints the main table."""
     from it3_core.experiment.evaluate import evaluate as run
-    from it3_core.experiment.lines import ABLATION_LINES, with_paper_step
+    from it3_core.experiment.lines import with_paper_step
     from it3_core.io.output import EVALUATION, OutputFolder, check_output, inside
 
     task = task_named(reference)
@@ -233,15 +233,13 @@ def evaluate(reference: str, folder: Path, options: EvaluateOptions) -> None:
     )
     if not read and "data" in experiment.provenance:  # where they were in training
         read = [Path(str(experiment.provenance["data"]))]
-    test_set = task.test_set(experiment, options)
-    if options.ablation:
-        test_set = replace(test_set, lines=[*test_set.lines, *ABLATION_LINES])
     only = None if options.only is None else [name.strip() for name in options.only.split(";")]
     found = run(
         experiment,
-        test_set,
+        task.test_set(experiment, options),
         out,
         only=only,
+        ablation=options.ablation,
         inputs=read,
         overwrite=options.overwrite,
         progress=not options.quiet,

@@ -1,6 +1,6 @@
 """The commands `it3-vision age ...`. Loads no torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,18 +23,18 @@ image.add_predict(app, "age", TASK, "ages")
 
 
 class Shape(NamedTuple):
-    """A preset: depth and width of the ResNet, widths of its head, and size of the images."""
+    """A size: depth and width of the ResNet, widths of its head, and the images' pixels."""
 
     depth: int
     width: int
     head: tuple[int, ...]
-    size: int
+    pixels: int
 
 
-PRESETS: dict[image.Preset, Shape] = {
+SIZES: dict[image.Size, Shape] = {
     "tiny": Shape(18, 8, (16,), 32),
     "small": Shape(18, 32, (128, 64, 32, 16), 64),
-    "paper": Shape(152, 64, (1024, 512, 256, 128), 224),
+    "full": Shape(152, 64, (1024, 512, 256, 128), 224),
 }
 
 
@@ -44,28 +44,33 @@ class FaceSettings:
     """Which network, and where the signal enters.
 
     Attributes:
-        preset: paper is a ResNet-152 with five linear layers; small a ResNet-18 of half the width
+        size: full is a ResNet-152 with five linear layers; small a ResNet-18 of half the width
             with five narrower ones, for a CPU core; tiny is for demonstrations.
         norm: Batch norm or group norm.
         layer: The stage where the signal enters; by default layer2 of a ResNet, and the pooled
             features, pool, of a pretrained network.
-        size: Images are brought to this height and width; by default the preset's 32, 64 or 224,
+        pixels: Images are brought to this height and width; by default the size's 32, 64 or 224,
             and 96 for a pretrained network.
-        pretrained: This network with ImageNet's weights, and the preset's linear layers; it needs
+        pretrained: This network with ImageNet's weights, and the size's linear layers; it needs
             the extra it3-vision[pretrained].
     """
 
-    preset: image.Preset = "small"
+    size: image.Size | None = None
     norm: image.Normalisation = "batch"
     layer: str | None = None
-    size: image.Side | None = None
+    pixels: image.Side | None = None
     pretrained: image.Pretrained | None = None
 
     def __post_init__(self) -> None:
-        image.check_choice(self.preset, image.Preset, "a preset")
+        image.check_choice(self.width, image.Size, "a size")
         if self.pretrained is not None:
             image.check_choice(self.pretrained, image.Pretrained, "a pretrained network")
-            image.check_size(self.pretrained, self.pixels)
+            image.check_size(self.pretrained, self.side)
+
+    @property
+    def width(self) -> image.Size:
+        """How many layers and channels."""
+        return self.size or "small"
 
     @property
     def stage(self) -> str:
@@ -73,16 +78,16 @@ class FaceSettings:
         return self.layer or self.brings.layer
 
     @property
-    def pixels(self) -> int:
-        """Height and width of the images."""
-        return self.size or self.brings.size
+    def side(self) -> int:
+        """Height and width of the images, in pixels."""
+        return self.pixels or self.brings.pixels
 
     @property
     def brings(self) -> image.Brings:
         """What training takes from it."""
         if self.pretrained is not None:
             return image.NETWORKS[self.pretrained]
-        return image.Brings("layer2", PRESETS[self.preset].size, lr=0.05)
+        return image.Brings("layer2", SIZES[self.width].pixels, lr=0.05)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,20 +101,28 @@ class Train(image.ImageTrain):
     """The oldest to train on."""
     tested: float = 0.2
     """Fraction of the faces that is never trained on but kept for testing, by their names."""
-    epochs: image.Epochs = 45
-    batch_size: image.BatchSize = 64
-    # 1 is the paper's; with a tenth the second pass corrects more (docs/experiments.md).
-    second_weight: image.Weight = 0.1
     tuned: image.Tuned = "4:512,16:512"
+    coral: bool = False
+    """Train the same network with CORAL's head in place of its last layer too, for comparison."""
 
     def __post_init__(self) -> None:
         """Refuses what no network can be trained with, before images are read."""
         from it3_vision.age.faces import Interval
 
         super().__post_init__()
+        size: image.Size = self.network.size or ("small" if self.preset is None else "full")
+        object.__setattr__(self, "network", replace(self.network, size=size))
         if not 0 <= self.tested < 1:
             raise IT3Error(f"the fraction of test faces is from 0 to below 1, not {self.tested}")
         Interval(self.low, self.high)  # refuses what is no interval
+
+    @property
+    def usual(self) -> image.Protocol:
+        """The paper's is both terms alike; of the optimiser it says nothing, so that is ours."""
+        brings = self.network.brings
+        # With a tenth the second pass corrects more than with 1 (docs/experiments.md).
+        weight = 0.1 if self.preset is None else 1.0
+        return image.Protocol(45, 64, brings.lr, brings.weight_decay, weight)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 from it3_core import (
@@ -17,14 +18,14 @@ from it3_core import (
     Conditioned,
     IT3Error,
     Regression,
+    Source,
     condition,
     zigzag_loss,
 )
-from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
 from it3_core.experiment.figures import box_by_level, difference_by_level, error_histograms
-from it3_core.experiment.lines import actmad, common_lines, error_and_bias, gain_of
+from it3_core.experiment.lines import PLAIN_ACTMAD, common_lines, error_and_bias, gain_of
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.experiment.verbs import PredictOptions, batch_sizes
 from it3_core.io.tensors import digest
@@ -32,7 +33,8 @@ from it3_core.io.typed import as_kind
 from it3_core.model.adapters import adapter_from
 from it3_core.trust.candidates import Candidate
 from it3_vision import image_task
-from it3_vision.age.cli import PRESETS, DemoOptions, Evaluate, FaceSettings, Train
+from it3_vision.age.cli import SIZES, DemoOptions, Evaluate, FaceSettings, Train
+from it3_vision.age.coral import Ranks, coral_loss
 from it3_vision.age.faces import Interval, draw_faces, for_testing, read_faces
 from it3_vision.data import ImageSet
 from it3_vision.networks import EfficientNetLite, ResNet, hidden_of, start
@@ -43,17 +45,20 @@ FULL_SIZE = 48  # pixels from which on a ResNet's stem shrinks the images, as fo
 SEVERITY = 3  # of the corruptions that tuning chooses by
 FURTHER = [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-1.0, 0.75, 2.0)]
 OUTSIDE = "out of distribution"
+CORAL = "coral"  # the name of the baseline's file
 YEARS = types.Quantity("age", "years", 1)
 DEMO_TUNED = "4:48,16:96"  # enough for a demonstration
 
 DOES, TRUST = "What adaptation does", "Uncertainty scores"
-_PAPER = ("source", "IT³ (paper)", "online IT³ (paper)")
-_UNSHOWN = ("mean age", "answer step")  # lines of the table that would crowd the pictures
+_PAPER = ("source", "IT³ (paper)")
+# Lines of the table that would crowd the pictures.
+_UNSHOWN = ("mean age", "answer step", "ActMAD, source statistics")
 _ERROR = "|error| in years"
 _BOXES = (
     "A box holds the middle half of the faces, with the median as a line and the mean as a "
     "diamond; whiskers reach from the 5th to the 95th percentile."
 )
+_GALLERY = "Test faces, with their ages: trained on, older and younger."
 _SAMPLES = (
     "Above a face its level and its age. Below it the prediction, after → where adaptation changed "
     "it, and the percentage of validation faces that are less unusual."
@@ -89,8 +94,10 @@ def problem_of(
     faces: ImageSet, options: Train, provenance: types.Json, skipped: Sequence[str] = ()
 ) -> types.Problem:
     """The same of faces that are open: of the interval of ages, and not test faces."""
-    second, weight = options.second_signal, options.second_weight
+    second, weight = options.second_signal, options.protocol.second_weight
     starts: dict[str, Any] = {"weights": options.weights, "new_head": options.new_head}
+    make = partial(build, options.network, pretrained=True, **starts)
+    ranked = partial(make, ranks=(options.low, options.high))
     return types.Problem(
         settings={
             "task": "age",
@@ -98,10 +105,11 @@ def problem_of(
             **image_task.settings_of(options, options.network.brings, faces),
         },
         data=partial(_read, faces, options, skipped),
-        make=partial(build, options.network, pretrained=True, **starts),
-        recipe=image_task.recipe_of(options, options.network.brings, batch_norm=True),
+        make=make,
+        recipe=image_task.recipe_of(options, batch_norm=True),
         answers=types.Answers([YEARS]),
         loss=partial(zigzag_loss, second_signal=second, second_weight=weight, shared_prefix=True),
+        baselines={CORAL: (ranked, partial(coral_loss, low=options.low))} if options.coral else {},
         trials=partial(_trials, options),
         extrapolation=types.Extrapolation("both", validation=(image_task.VALIDATION, 10)),
         statistics=image_task.activations,
@@ -117,7 +125,7 @@ def trainable(faces: ImageSet, low: int, high: int, tested: float) -> ImageSet:
 
 
 def _read(faces: ImageSet, options: Train, skipped: Sequence[str]) -> types.TrainingData:
-    size = options.network.pixels
+    size = options.network.side
     some = trainable(faces, options.low, options.high, options.tested)
     images, bad = image_task.in_memory(some, size, not options.quiet)
     if len(images) < FEWEST_FACES:
@@ -137,14 +145,19 @@ def _read(faces: ImageSet, options: Train, skipped: Sequence[str]) -> types.Trai
     )
 
 
-def bare(settings: FaceSettings, adapter: Regression) -> ResNet | EfficientNetLite:
-    """The network without a signal, with first weights; its head is the layer `fc`."""
-    shape = PRESETS[settings.preset]
+def bare(
+    settings: FaceSettings, adapter: Regression, ranks: tuple[int, int] | None = None
+) -> ResNet | EfficientNetLite:
+    """The network without a signal, with first weights; its head is the layer `fc`.
+
+    With `ranks`, the youngest and the oldest age, that ends as CORAL's does.
+    """
+    shape = SIZES[settings.width]
     network: ResNet | EfficientNetLite
     if settings.pretrained is not None:
         network = EfficientNetLite(1)
     else:
-        stem = "imagenet" if settings.pixels >= FULL_SIZE else "small"
+        stem = "imagenet" if settings.side >= FULL_SIZE else "small"
         network = ResNet(shape.depth, 1, width=shape.width, stem=stem, norm=settings.norm)  # type: ignore[arg-type]
     widths = (network.fc.in_features, *shape.head)
     layers: list[nn.Module] = []
@@ -152,7 +165,11 @@ def bare(settings: FaceSettings, adapter: Regression) -> ResNet | EfficientNetLi
         layer = nn.Linear(inputs, outputs)
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         layers += [layer, nn.ReLU()]
-    network.add_module("fc", nn.Sequential(*layers, nn.Linear(widths[-1], 1), adapter.rescale()))
+    if ranks is None:
+        layers += [nn.Linear(widths[-1], 1), adapter.rescale()]
+    else:
+        layers.append(Ranks(widths[-1], *ranks))
+    network.add_module("fc", nn.Sequential(*layers))
     return network
 
 
@@ -163,10 +180,11 @@ def build(
     weights: Path | None = None,
     new_head: bool = False,
     pretrained: bool = False,
+    ranks: tuple[int, int] | None = None,
 ) -> Conditioned:
     """The network `f(x, signal)`; until it is trained, it predicts as the bare one does."""
-    network = bare(settings, adapter)
-    start(network, settings.pretrained if pretrained else None, weights, new_head=new_head)
+    network, new = bare(settings, adapter, ranks), new_head or ranks is not None
+    start(network, settings.pretrained if pretrained else None, weights, new_head=new)
     return condition(network, adapter, layer=settings.stage, hidden=hidden_of(settings.stage))
 
 
@@ -176,7 +194,9 @@ def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:
     if not isinstance(adapter, Regression):
         raise IT3Error("this is no network that predicts ages: train it again")
     image_task.preprocessing_of(settings)  # refuses what is wrong with it
-    return types.Restored(build(kept.network, adapter), adapter, types.Answers([YEARS]))
+    ranked = partial(build, kept.network, adapter, ranks=(kept.low, kept.high))
+    answers = types.Answers([YEARS])
+    return types.Restored(build(kept.network, adapter), adapter, answers, {CORAL: ranked})
 
 
 def _trials(options: Train, model: nn.Module, data: types.TrainingData) -> Iterator[types.Trial]:
@@ -283,15 +303,17 @@ def _answer_step(network: types.Network, size: int) -> Predictor:
     return AnswerStep(network.model, network.adapter, alpha=alpha)
 
 
-def _plain_actmad(network: types.Network, size: int) -> Predictor | None:
-    return actmad(network, size) if has_batch_norm(network.model) else None
+def _coral(network: types.Network, size: int) -> Predictor | None:
+    ranks = network.baselines.get(CORAL)
+    return None if ranks is None else Source(ranks, network.adapter)
 
 
 # The statistics of a batch of faces of one age hold what is then normalised away: so ActMAD is also
 # compared on the training data's statistics.
 OWN_LINES = [
     types.Line("answer step", _answer_step, once=True, note="y0 + α (y1 − y0), α by validation."),
-    types.Line("ActMAD, source statistics", _plain_actmad),
+    PLAIN_ACTMAD,
+    types.Line("CORAL", _coral, once=True, note="Ordinal ranks (Cao et al. 2020), no signal."),
     types.Line("mean age", _mean_age, once=True, note="Of the training faces, for every face."),
 ]
 
@@ -302,11 +324,7 @@ def pictures(
     """Boxes by level as in the paper, differences, idempotence errors, sample faces."""
     records = [dict(record) for record in found.records]
     largest = max((r["batch_size"] or 0 for r in records), default=0)
-    # Online is one stream whatever comes at a time: one batch size shows it.
-    streams = [
-        r for r in records if r["method"].startswith("online") and r["batch_size"] != largest
-    ]
-    paper = [r for r in records if r["method"] in _PAPER and r not in streams]
+    paper = [r for r in records if r["method"] in _PAPER]
     shown = [r for r in records if r["method"] not in _UNSHOWN]
     beside = [r for r in shown if r["batch_size"] in (None, largest)]
     kept = {(r["level"], r["method"], r["batch_size"]) for r in beside}
@@ -331,8 +349,30 @@ def pictures(
         yield types.Picture("errors", drawn, TRUST, "idempotence errors")
     some = first.groupby("level", sort=False).head(8)
     pixels = {level: part.batch(slice(8)) for level, part in parts.items()}
+    yield types.Picture("faces", gallery(parts), TRUST, "faces by age", _GALLERY)
     sheet = image_task.sample_sheet(some, pixels, "{level}\n{truth:.0f} years", "{:.0f}".format)
     yield types.Picture("samples", sheet, TRUST, "sample faces with predictions", _SAMPLES)
+
+
+def gallery(parts: Mapping[str, ImageSet]) -> Figure:
+    """The paper's: ten faces of the trained ages, below them ten older and ten younger ones."""
+    inside, *outside = parts
+    rows = {f"{inside} years": [inside]}
+    rows |= {side: [n for n in outside if n.startswith(side)] for side in ("older", "younger")}
+    figure = Figure(figsize=(9.0, 2.95), layout="constrained")
+    for row, (side, levels) in enumerate(rows.items()):
+        # One face of each level in turn: all distances are seen.
+        faces = [parts[levels[n % len(levels)]] for n in range(10)] if levels else []
+        for column, part in enumerate(faces):
+            number = column // len(levels)
+            if number >= len(part):
+                continue
+            axes = figure.add_subplot(3, 10, 10 * row + column + 1, xticks=[], yticks=[])
+            axes.imshow(part.image(number), interpolation="antialiased")
+            axes.set_xlabel(f"{part.labels[number]}", fontsize=7, labelpad=1)
+            if column == 0:
+                axes.set_ylabel(side, fontsize=8)
+    return figure
 
 
 # --- predict and demo

@@ -1,8 +1,8 @@
 """The commands `it3-vision classify ...`. Loads no torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -27,6 +27,16 @@ verbs.add_report(app, "it3-vision classify")
 image.add_predict(app, "classify", TASK, "classes")
 
 
+_STEPS: dict[str, Any] = {"schedule": "step30", "nesterov": False, "clip": None}
+PAPER = {
+    # Yu et al. 2018 and their code (ucbdrive/dla, classify.py), whose images are ImageNet's.
+    "dla": (image.Protocol(120, 256, 0.1, 1e-4, **_STEPS), 32),
+    # pytorch/examples, imagenet/main.py.
+    "resnet18": (image.Protocol(90, 256, 0.1, 1e-4, **_STEPS), 224),
+}
+"""The networks of the paper: how they are trained, and the images' pixels."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Train(image.ImageTrain):
     """Options of `train`."""
@@ -48,10 +58,29 @@ class Train(image.ImageTrain):
     tuned: image.Tuned = "1:512,4:1024,16:1024,64:1024"
 
     def __post_init__(self) -> None:
-        """Refuses a part of a set that was not given."""
+        """Refuses a part of a set that was not given; the preset's network is as published."""
         super().__post_init__()
         if self.validation is None and (self.validation_half, self.validation_split) != (None,) * 2:
             raise IT3Error("--validation-half and --validation-split are of --validation: give it")
+        network, name = self.network, self.network.network
+        size: image.Size = network.size or ("small" if self.preset is None else "full")
+        object.__setattr__(self, "network", replace(network, size=size))
+        if self.preset is None:
+            return
+        if name not in PAPER:
+            raise IT3Error(f"the paper has no {name}, but {' and '.join(PAPER)}")
+        pixels = network.pixels or PAPER[name][1]
+        object.__setattr__(self, "network", replace(network, size=size, pixels=pixels))
+        if name == "resnet18" and self.normalise is None:
+            object.__setattr__(self, "normalise", "imagenet")
+
+    @property
+    def usual(self) -> image.Protocol:
+        """Ours, or that of the network's authors."""
+        brings = self.network.brings
+        if self.preset is None:
+            return image.Protocol(12, 128, brings.lr, brings.weight_decay)
+        return PAPER[self.network.network][0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,7 @@ def problem_of(
         raise IT3Error("a classifier needs images of at least two classes: one folder for each")
     chosen, brings = chosen_of(apart, options.validation_half), options.network.brings
     kept = Stored(options.network, options.rotation, options.flip, images.classes, chosen)
-    second, weight = options.second_signal, options.second_weight
+    second, weight = options.second_signal, options.protocol.second_weight
     zigzag = partial(zigzag_loss, second_signal=second, second_weight=weight, shared_prefix=True)
     return types.Problem(
         settings={
@@ -120,7 +120,7 @@ def problem_of(
             pretrained=True,
             rotation=options.rotation,
         ),
-        recipe=image_task.recipe_of(options, brings, options.network.norm == "batch"),
+        recipe=image_task.recipe_of(options, options.network.norm == "batch"),
         answers=types.Answers(classes=images.classes),
         loss=_loss(zigzag, options.rotation),
         vanilla_loss=_loss(supervised_loss, options.rotation),
@@ -147,7 +147,7 @@ def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:
 
 def _read(images: ImageSet, options: Train, apart: ImageSet | None = None) -> types.TrainingData:
     """The labelled images that can be read, in memory where they fit."""
-    size = options.network.pixels
+    size = options.network.side
     images, bad = image_task.in_memory(images.take(images.labels >= 0), size, not options.quiet)
     counts = np.bincount(images.labels, minlength=len(images.classes))
     if len(images) < 20 or counts.min() < 2:
@@ -380,7 +380,7 @@ def demo(out: Path, options: DemoOptions) -> types.Demo:
     train = Train(
         out=out / "experiment",
         seed=options.seed,
-        network=NetworkSettings(preset="tiny"),
+        network=NetworkSettings(size="tiny"),
         epochs=options.epochs,
         batch_size=32,
         lr=0.05,

@@ -38,7 +38,7 @@ def decoded(apart: ImageSet, options: Train) -> tuple[ImageSet, list[BadImage]]:
     """The images of its half that can be read, up to as many as are validated on."""
     some = apart if options.validation_half is None else apart.half(options.validation_half)
     some = some.take(some.sample_rows(min(image_task.MOST_VALIDATION, len(some))))
-    found, bad = image_task.in_memory(some, options.network.pixels, not options.quiet)
+    found, bad = image_task.in_memory(some, options.network.side, not options.quiet)
     if len(found) < FEWEST:
         raise IT3Error(
             f"there are {len(found)} labelled images to validate on: give {FEWEST} at least"

@@ -47,7 +47,7 @@ class RotationHead(nn.Linear):
         return super().forward(features)
 
     def hook(self, layer: nn.Module, inputs: Any, features: Tensor) -> None:
-        if _for_the_head.get():
+        if for_the_head():
             raise _Found(self(features))
 
 
@@ -99,6 +99,11 @@ def rotation_logits(f: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Ten
     finally:
         _for_the_head.reset(token)
     raise IT3Error("the network has no rotation head: make it with with_rotation_head()")
+
+
+def for_the_head() -> bool:
+    """Whether the pass under way is the head's: then a batch must not be run in parts."""
+    return _for_the_head.get()
 
 
 def rotate(x: Tensor, turns: Tensor) -> Tensor:

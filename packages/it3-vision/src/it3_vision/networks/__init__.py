@@ -1,4 +1,4 @@
-"""Image networks, by name and preset, with a signal that enters at a named stage."""
+"""Image networks, by name and size, with a signal that enters at a named stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from it3_core import Classification, Conditioned, IT3Error, condition
 from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.io.tensors import misfit, under
-from it3_vision.image_options import NetworkSettings, Normalisation, Preset, Pretrained
+from it3_vision.image_options import NetworkSettings, Normalisation, Pretrained, Size
 from it3_vision.methods.rotation import with_rotation_head
 from it3_vision.networks.cifar_resnet import CifarResNet
 from it3_vision.networks.dla import DLA
@@ -24,16 +24,16 @@ from it3_vision.networks.resnet import RESNETS, ResNet
 __all__ = ["DLA", "CifarResNet", "EfficientNetLite", "NetworkSettings", "Normalisation", "ResNet",
            "bare", "build", "load_weights"]  # fmt: skip
 
-_DLA: dict[Preset, dict[str, Any]] = {
+_DLA: dict[Size, dict[str, Any]] = {
     "tiny": {"widths": (8, 8, 16, 24, 32, 48), "depths": (1, 1, 1, 1),
              "strides": (1, 2, 1, 2, 2, 1)},
     "small": {"widths": (16, 16, 24, 48, 96, 192), "depths": (1, 1, 1, 1),
               "strides": (1, 2, 1, 2, 2, 2)},
-    "paper": {},
+    "full": {},
 }  # fmt: skip
-_RESNET: dict[Preset, int] = {"tiny": 8, "small": 16, "paper": 64}
-_CIFAR_RESNET: dict[Preset, int] = {"tiny": 8, "small": 16, "paper": 16}
-_EFFICIENTNET: dict[Preset, float] = {"tiny": 0.25, "small": 1.0, "paper": 1.0}
+_RESNET: dict[Size, int] = {"tiny": 8, "small": 16, "full": 64}
+_CIFAR_RESNET: dict[Size, int] = {"tiny": 8, "small": 16, "full": 16}
+_EFFICIENTNET: dict[Size, float] = {"tiny": 0.25, "small": 1.0, "full": 1.0}
 _HEADS = ("fc.", "linear.")  # last layers
 _HIDDEN = 64  # units of the embedding of a signal that enters at the pooled features
 
@@ -43,17 +43,17 @@ def bare(settings: NetworkSettings, classes: int) -> nn.Module:
     if settings.network == "efficientnet_lite0":
         if settings.norm != "batch":
             raise IT3Error("an efficientnet_lite0 is normalised by batch")
-        return EfficientNetLite(classes, width=_EFFICIENTNET[settings.preset])
+        return EfficientNetLite(classes, width=_EFFICIENTNET[settings.width])
     if settings.network == "dla":
-        return DLA(classes, norm=settings.norm, **_DLA[settings.preset])
+        return DLA(classes, norm=settings.norm, **_DLA[settings.width])
     depth = int(settings.network.removeprefix("resnet"))
     if depth not in RESNETS:
-        return CifarResNet(depth, classes, width=_CIFAR_RESNET[settings.preset], norm=settings.norm)
+        return CifarResNet(depth, classes, width=_CIFAR_RESNET[settings.width], norm=settings.norm)
     return ResNet(
         depth,
         classes,
-        width=_RESNET[settings.preset],
-        stem="small" if settings.pixels <= 64 else "imagenet",
+        width=_RESNET[settings.width],
+        stem="small" if settings.side <= 64 else "imagenet",
         norm=settings.norm,
     )
 
@@ -90,7 +90,7 @@ def build(
     model = condition(network, adapter, layer=settings.stage, hidden=hidden)
     if not rotation:
         return model
-    example = torch.zeros(1, 3, settings.pixels, settings.pixels)
+    example = torch.zeros(1, 3, settings.side, settings.side)
     return with_rotation_head(model, adapter, f"model.{settings.stage}", example)
 
 

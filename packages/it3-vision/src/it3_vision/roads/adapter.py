@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from it3_core import DenseMap, supervised_loss, zigzag_loss
 from it3_core.model.adapters import Adapter
-from it3_core.model.distances import js_divergence
 from it3_vision.roads.network import NO_DATA
 
+SecondSignal = Literal["label", "noisy"]
 SLACK = 5.0  # pixels, as in the paper
 _PATCH = 16  # pixels: the side of what `perturb` replaces
 _NOISE = 0.3  # the fraction of patches that it replaces
@@ -60,11 +60,12 @@ def _near(these: NDArray[np.bool_], those: NDArray[np.bool_], slack: float) -> f
 class RoadMap(DenseMap):
     """A binary `DenseMap` of roads: labels 1, 0 and, where there are no data, −1.
 
-    Distances are means over the pixels that have data; the error is 1 − quality.
+    Distances are means over the pixels that have data, of the measure that `distance_name` names
+    (Jensen–Shannon; the paper's step takes L1); the error is 1 − quality.
     """
 
     def distance(self, first: Tensor, second: Tensor) -> Tensor:
-        gap = js_divergence(self._log(first), self._log(second)).flatten(1)
+        gap = self._gap(self._log(first), self._log(second)).flatten(1)
         known = (first != NO_DATA).flatten(1)
         return (gap * known).sum(1) / known.sum(1).clamp_min(1)
 
@@ -116,7 +117,7 @@ def recurrent_zigzag(
     x: Tensor,
     y: Tensor,
     *,
-    second_signal: Literal["label", "noisy"] = "noisy",
+    second_signal: SecondSignal = "noisy",
     noisy_fraction: float = 0.5,
 ) -> Tensor:
     """ZigZag's loss of a `DRUNet`, each pass a mean over the recurrent steps.

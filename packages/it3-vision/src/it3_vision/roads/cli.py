@@ -12,8 +12,8 @@ from cyclopts.validators import Number
 
 from it3_core.errors import IT3Error
 from it3_core.experiment import verbs
-from it3_core.experiment.verbs import Overwrite, Positive, Quiet, Seed, application
-from it3_vision.image_options import Normalisation, Preset, SecondSignal
+from it3_core.experiment.verbs import NotNegative, Overwrite, Positive, Quiet, Seed, application
+from it3_vision.image_options import Normalisation, Preset, SecondSignal, Size
 
 app = application(
     "roads",
@@ -41,13 +41,17 @@ class Train(verbs.TrainOptions):
     "Which split, if DATA has several."
     at: Metres = 1.0
     "Metres a pixel that the network works at; scenes are brought to it."
-    preset: Preset = "small"
-    "Filters: 32 to 256 and a state of 512 (paper), a quarter (small), an eighth (tiny)."
+    preset: Preset | None = None
+    """paper: the paper's protocol in place of ours: the full network, true masks as second signal,
+    and TTT's head; what else is given goes before."""
+    size: Size | None = None
+    """Filters: 32 to 256 and a state of 512 (full), a quarter (small), an eighth (tiny). By default
+    small, or the preset's."""
     steps: Positive = 3
     "Recurrent steps; not IT3's."
     norm: Normalisation = "batch"
     "Batch norm or group norm."
-    size: Side = 112
+    crop: Side = 112
     "Side of a crop, in pixels that the network works at; a multiple of 16."
     epochs: Positive = 80
     "Times through the scenes, each cut into as many crops as fit."
@@ -55,10 +59,12 @@ class Train(verbs.TrainOptions):
     "Crops a step."
     lr: Annotated[float, Parameter(validator=Number(gt=0, lt=1000))] = 3e-3
     "The largest rate of AdamW, in one cycle."
-    second_signal: SecondSignal = "noisy"
-    "What the second pass is given: true masks, or some of them with wrong patches."
+    second_signal: SecondSignal | None = None
+    "What the second pass is given: true masks, or some of them with wrong patches, our default."
     noisy_fraction: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5
     "The fraction of masks with wrong patches."
+    rotation: Annotated[bool | None, Parameter(negative="--no-rotation")] = None
+    "Train the head that TTT needs too, on a fourth of each batch; by default with the preset."
     bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
     "Multiply in bfloat16, if the CPU can; by default on a GPU only."
 
@@ -77,7 +83,7 @@ class Evaluate(verbs.EvaluateOptions):
     "Take a square of this side, with the most data, from each image."
     most: Positive | None = None
     "Images at most."
-    batch_sizes: str = "1,4,8"
+    batch_sizes: str = "4,8,16"
     "Batch sizes in images, separated by commas."
     order: Literal["mse", "given"] = "mse"
     "Order of the images: by the source's MSE, or as they are in DATA."
@@ -85,6 +91,9 @@ class Evaluate(verbs.EvaluateOptions):
     "Side of a tile, a multiple of 16."
     slack: Annotated[float, Parameter(validator=Number(gte=0))] = 5.0
     "Distance in pixels that correctness and completeness allow."
+    further: NotNegative = 0
+    """Add a network that is trained further on one half of DATA, for so many epochs, and predicts
+    the other half. It takes their labels: no test-time method."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from it3_core import IT3Error
-from it3_vision.image_options import Normalisation, Preset
+from it3_core import DenseMap, IT3Error
+from it3_vision.image_options import Normalisation, Size
+from it3_vision.methods.rotation import for_the_head, with_rotation_head
 from it3_vision.networks.layers import convolution, initialise, normalisation
 
 Weights = dict[str, Tensor] | None
@@ -25,8 +26,11 @@ Weights = dict[str, Tensor] | None
 FACTOR = 16  # height and width of an input are multiples of it: four times halved
 NO_DATA = -30.0  # the logit of a pixel without data: no road, and nothing to learn from
 
+ENCODED = "cell.down.3"
+"""The encoder's last layer, where TTT's rotation head is."""
+
 _FILTERS, _STATE = (32, 64, 128, 256), 512
-_SCALES: dict[str, int] = {"tiny": 8, "small": 4, "paper": 1}  # filters are divided by
+_SCALES: dict[str, int] = {"tiny": 8, "small": 4, "full": 1}  # filters are divided by
 _MOST = 2**18  # pixels of a part
 _LATE = ("up.0.", "head.")  # the layers after which nothing is kept for a backward pass
 _MOST_LATE = 2**21
@@ -36,16 +40,20 @@ _MOST_LATE = 2**21
 class DRUSettings:
     """Which network; `steps` are recurrent ones, not IT³'s."""
 
-    preset: Preset = "small"
+    size: Size = "small"
     steps: int = 3
     norm: Normalisation = "batch"
 
 
-def build(settings: DRUSettings) -> DRUNet:
-    """The network, with its first weights."""
-    if settings.preset not in _SCALES or settings.steps < 1:
+def build(settings: DRUSettings, *, rotation: bool = False) -> DRUNet:
+    """The network, with its first weights; `rotation`: with the head that TTT needs."""
+    if settings.size not in _SCALES or settings.steps < 1:
         raise IT3Error(f"there is no such network: {settings}")
-    return DRUNet(_SCALES[settings.preset], settings.steps, settings.norm)
+    model = DRUNet(_SCALES[settings.size], settings.steps, settings.norm)
+    if not rotation:
+        return model
+    example = torch.zeros(1, 4, FACTOR, FACTOR)
+    return with_rotation_head(model, DenseMap(), ENCODED, example)
 
 
 class DRUNet(nn.Module):
@@ -71,7 +79,7 @@ class DRUNet(nn.Module):
         _check(x, signal)
         rows = max(1, self.most // (x.shape[2] * x.shape[3]))
         parts = -(-len(x) // rows)
-        if self.training or parts <= 1:
+        if self.training or parts <= 1 or for_the_head():
             return self._last(x, signal)
         weights = {**dict(self.cell.named_parameters()), **dict(self.cell.named_buffers())}
         again = torch.is_grad_enabled() and (

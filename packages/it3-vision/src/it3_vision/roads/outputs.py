@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from it3_core import IT3Error
-from it3_core.experiment.figures import difference_by_level
+from it3_core.evaluation.records import Record
+from it3_core.experiment.figures import box_by_level, difference_by_level
 from it3_core.experiment.predict import in_words
 from it3_core.experiment.types import Item, Prediction
 from it3_core.io.files import write_bytes, write_text
@@ -24,8 +25,9 @@ from it3_vision.roads.geo import centre_lines, find_georeference, geojson
 from it3_vision.roads.reading import read_scene
 from it3_vision.roads.scenes import Scene
 
-_SHOWN = ("source", "batch statistics", "ActMAD", "IT³ (paper)",
-          "IT³ (paper), batch statistics", "IT³ auto", "online IT³")  # fmt: skip
+_SHOWN = ("source", "batch statistics", "TTT", "ActMAD", "IT³ (paper)",
+          "IT³ (paper), batch statistics", "IT³ auto", "online IT³ (paper)")  # fmt: skip
+_PAPER = ("source", "TTT", "ActMAD", "IT³ (paper)")
 
 
 def read_items(options: Predict, own: float, path: Path) -> Iterator[Item]:
@@ -84,6 +86,16 @@ def words(one: Prediction) -> str:
     return text
 
 
+def boxes(records: Iterable[Record]) -> Figure:
+    """The paper's figure: errors by quartile of the source's MSE, a box for each batch size."""
+    found, own = list(records), "ActMAD, source statistics"
+    if any(record["method"] == own for record in found):  # else there is no batch norm
+        found = [record for record in found if record["method"] != "ActMAD"]
+        found = [{**r, "method": "ActMAD"} if r["method"] == own else r for r in found]
+    found = [record for name in _PAPER for record in found if record["method"] == name]
+    return box_by_level(found, error="100 − quality, %")
+
+
 def by_quartile(rows: Iterable[Mapping[str, Any]]) -> Figure | None:
     """What each method changes by quartile of the source's MSE, in batches of the largest size."""
     shown = [dict(r) for r in rows if r["level"].startswith("MSE") and r["method"] in _SHOWN]
@@ -98,8 +110,9 @@ def qualitative(
     scenes: Sequence[Scene], predictions: Sequence[Mapping[str, NDArray[Any]]], slack: float
 ) -> Figure:
     """The paper's figure: each image, some predictions by name, and the truth."""
-    figure = Figure(figsize=(11.0, 2.35 * len(scenes) + 0.3), layout="constrained")
-    axes = figure.subplots(len(scenes), len(predictions[0]) + 2, squeeze=False)
+    columns = len(predictions[0]) + 2
+    figure = Figure(figsize=(11.0, (11 / columns + 0.25) * len(scenes)), layout="constrained")
+    axes = figure.subplots(len(scenes), columns, squeeze=False)
     for number, (scene, found) in enumerate(zip(scenes, predictions, strict=True)):
         scores = [score(one, scene.label, slack)[:3] for one in found.values()]
         below = [" / ".join(f"{100 * value:.0f}" for value in three) for three in scores]

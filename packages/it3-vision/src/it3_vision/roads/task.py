@@ -12,36 +12,38 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from it3_core import IT3, Activations, AnswerStep, DenseMap, IT3Error, Source, paper_it3
+from it3_core import Activations, DenseMap, IT3Error, Source, paper_it3
 from it3_core.batching import Ragged, batches
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
-from it3_core.experiment.lines import AUTO, common_lines, norm_for
-from it3_core.experiment.predict import method_for
+from it3_core.experiment.evaluate import joined
+from it3_core.experiment.lines import actmad
 from it3_core.experiment.train import hold_out, mean_error
 from it3_core.experiment.types import Experiment, Json, Network
 from it3_core.experiment.verbs import batch_sizes
 from it3_core.io.tensors import digest
 from it3_core.io.typed import as_kind
 from it3_core.model.adapters import adapter_from
+from it3_core.training.fit import Loss
 from it3_core.trust.candidates import Candidate
 from it3_vision.data import Preprocessing
+from it3_vision.image_options import Size
+from it3_vision.methods import joint_loss
 from it3_vision.roads import adapter as losses
 from it3_vision.roads import outputs
 from it3_vision.roads import scenes as aerial
 from it3_vision.roads.adapter import SLACK, RoadMap, Score, score
 from it3_vision.roads.cli import DemoOptions, Evaluate, Predict, Train
 from it3_vision.roads.drawn import drawn_scenes
+from it3_vision.roads.further import Further, further_line
+from it3_vision.roads.lines import CHEAP, lines, ttt
 from it3_vision.roads.network import DRUSettings, Pixels, build
 from it3_vision.roads.reading import open_roads
 from it3_vision.roads.scenes import Images, Scene, Scenes, as_input, images_of
 from it3_vision.roads.tiling import TILE, Tiled
 
 ALL, VALIDATION = "all", "validation crops"
-CHEAP = ["cell.up.0.*", "cell.head.*"]
-"""The last layers: with these alone, a backward pass ends where it began."""
-
 _SEEN = 200  # training crops, as they are, that statistics are taken from
 _CROPS = 4  # how many are tuned for at once: a whole image makes more
 _HARM = 0.02  # of the quality on validation crops is what a choice may cost
@@ -50,7 +52,7 @@ _COLUMNS = {"error (100 − quality)": 1, "correctness": 1, "completeness": 1, "
 _ITERATIONS = (5, 15)  # of the paper's qualitative figure
 
 
-Wrap = Callable[[Predictor], Tiled]
+Wrap = Callable[[Predictor], Any]
 Measure = Callable[[Any, Any], Mapping[str, Tensor]]
 
 
@@ -71,20 +73,25 @@ def problem(data: Path, options: Train) -> types.Problem:
 
 def problem_of(scenes: Scenes, options: Train, provenance: Json) -> types.Problem:
     """Training on any scenes with masks."""
-    network = DRUSettings(options.preset, options.steps, options.norm)
-    second = {"second_signal": options.second_signal, "noisy_fraction": options.noisy_fraction}
+    paper = options.preset is not None
+    size: Size = options.size or ("full" if paper else "small")
+    network = DRUSettings(size, options.steps, options.norm)
+    signal = options.second_signal or ("label" if paper else "noisy")
+    second = {"second_signal": signal, "noisy_fraction": options.noisy_fraction}
+    rotation = paper if options.rotation is None else options.rotation
     return types.Problem(
         settings={
             "task": "roads",
             "network": asdict(network),
             "resolution": options.at,
-            "crop": options.size,
+            "crop": options.crop,
+            "rotation": rotation,
             **second,
             "data_resolution": scenes.resolution,
             "scenes": digest({}, {"names": list(scenes.names)})[:16],
         },
         data=partial(_read, scenes, options),
-        make=lambda adapter: build(network),
+        make=lambda adapter: build(network, rotation=rotation),
         recipe=types.Recipe(
             options.epochs,
             options.batch_size,
@@ -99,13 +106,17 @@ def problem_of(scenes: Scenes, options: Train, provenance: Json) -> types.Proble
             refresh=32,
         ),
         answers=ANSWERS,
-        loss=partial(losses.recurrent_zigzag, **cast(Any, second)),
-        vanilla_loss=losses.recurrent_supervised,
+        loss=_loss(partial(losses.recurrent_zigzag, **cast(Any, second)), rotation),
+        vanilla_loss=_loss(losses.recurrent_supervised, rotation),
         trials=_trials,
         statistics=_statistics,
         restore=restore,
         provenance=provenance,
     )
+
+
+def _loss(loss: Loss, rotation: bool) -> Loss:
+    return partial(joint_loss, base=loss, weight=0.5) if rotation else loss
 
 
 def restore(settings: Json, adapter_json: Json) -> types.Restored:
@@ -114,8 +125,8 @@ def restore(settings: Json, adapter_json: Json) -> types.Restored:
     if not isinstance(adapter, DenseMap):
         raise IT3Error("this is no network of roads: train it again")
     network = as_kind(settings.get("network"), DRUSettings, "the network's settings")
-    _kept(settings)
-    return types.Restored(build(network), RoadMap(), ANSWERS)
+    rotation = _kept(settings).rotation
+    return types.Restored(build(network, rotation=rotation), RoadMap(), ANSWERS)
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,10 @@ class _Kept:
 
     prepare: Preprocessing
     resolution: float
+    crop: int
+    rotation: bool
+    second_signal: losses.SecondSignal
+    noisy_fraction: float
 
 
 def _kept(settings: Json) -> _Kept:
@@ -133,13 +148,13 @@ def _kept(settings: Json) -> _Kept:
 def _read(scenes: Scenes, options: Train) -> types.TrainingData:
     found, skipped = aerial.gathered(scenes, options.at, not options.quiet)
     rows, validation = hold_out(len(found), 0.2, options.seed, least=8, most=64)
-    prepare = aerial.fitted([found[row] for row in rows], options.size)
+    prepare = aerial.fitted([found[row] for row in rows], options.crop)
     return types.TrainingData(
         adapter=RoadMap(),
         rows=rows,
         validation=validation,
-        plain=lambda some: aerial.middle_crops([found[row] for row in some], prepare, options.size),
-        augmented=lambda some: aerial.Crops([found[row] for row in some], prepare, options.size),
+        plain=lambda some: aerial.middle_crops([found[row] for row in some], prepare, options.crop),
+        augmented=lambda some: aerial.Crops([found[row] for row in some], prepare, options.crop),
         seen=rows[:_SEEN],
         settings={"prepare": prepare.describe()},
         skipped=skipped,
@@ -176,7 +191,8 @@ def test_set(experiment: Experiment, options: Evaluate) -> types.TestSet:
     scenes = open_roads(options.data, resolution=options.resolution, split=options.split)
     at, sizes = _kept(experiment.settings).resolution, batch_sizes(options.batch_sizes)
     images = images_of(scenes, at, window=options.window, most=options.most)
-    how: dict[str, Any] = {"order": options.order, "tile": options.tile, "slack": options.slack}
+    names = ("order", "tile", "slack", "further")
+    how: dict[str, Any] = {name: getattr(options, name) for name in names}
     return comparison(experiment, images, sizes, **how)
 
 
@@ -188,6 +204,7 @@ def comparison(
     order: str = "mse",
     tile: int = TILE,
     slack: float = SLACK,
+    further: int = 0,
 ) -> types.TestSet:
     """Every method on these images, in batches of these sizes, and on the validation crops."""
     wrap, measure = partial(Tiled, tile=tile), partial(_measure, slack=slack)
@@ -199,13 +216,17 @@ def comparison(
         scenes, rank = [scenes[row] for row in rank], list(range(len(scenes)))
     quarters = np.array_split(rank, min(_QUARTERS, len(scenes)))
     parts = {f"MSE quartile {n}": part.tolist() for n, part in enumerate(quarters, 1)}
+    halves = [[scenes[row] for row in rank[start::2]] for start in (0, 1)]
+    compared = [_wrapped(line, wrap) for line in lines()]
+    if further:
+        compared.append(further_line(lambda one: _further(one, halves, further, wrap)))
     labels = {str(n): torch.from_numpy(np.array(s.label)) for n, s in enumerate(images.scenes)}
     return types.TestSet(
         title="Roads from the air",
         noun="image",
         levels={VALIDATION: validation_of, ALL: partial(inputs_of, scenes)},
         in_distribution=VALIDATION,
-        lines=[_wrapped(line, wrap) for line in _lines()],
+        lines=compared,
         batch_sizes=sizes,
         measure=measure,
         columns=[types.Quantity(name, "%", digits) for name, digits in _COLUMNS.items()],
@@ -213,6 +234,8 @@ def comparison(
         groups=[types.Group(name, [ALL], part=part) for name, part in parts.items()],
         pictures=partial(_pictures, scenes, rank, wrap, slack),
         notes=[
+            f"{len(scenes)} images, of {' + '.join(str(len(part)) for part in quarters)} a "
+            f"quartile; the paper has 450 in its quartiles and 890 in its stream.",
             f"Correctness is the fraction of predicted road pixels at most {slack:g} pixels from a "
             f"true road, completeness the fraction of true road pixels as near a predicted one, "
             f"quality 1 / (1/correctness + 1/completeness − 1). Quartiles are by the source's MSE.",
@@ -223,27 +246,22 @@ def comparison(
             "order": order,
             "tile": tile,
             "slack": slack,
+            "further": further,
         },
     )
 
 
-def _cheap(network: Network, size: int) -> Predictor:
-    norm = norm_for(network, size, 1)
-    return IT3(network.model, network.adapter, parameters=CHEAP, lr=1e-3, norm=norm)
-
-
-def _lines() -> list[types.Line]:
-    """Those of all images, `auto` by the number of tiles, and two more for maps."""
-    auto = AUTO._replace(make=lambda network, size: method_for(network, "auto"))
-    half = types.Line(
-        "answer step",
-        lambda network, size: AnswerStep(network.model, network.adapter, alpha=0.5),
-        once=True,
-        note="Half of the way from y0 to F(x, y0).",
+def _further(
+    network: Network, halves: Sequence[Sequence[Scene]], epochs: int, wrap: Wrap
+) -> Further:
+    kept = _kept(network.settings)
+    loss = partial(
+        losses.recurrent_zigzag,
+        second_signal=kept.second_signal,
+        noisy_fraction=kept.noisy_fraction,
     )
-    # One image has pixels enough for statistics of its own.
-    lines = [auto if line is AUTO else line for line in common_lines(1)]
-    return [*lines, half, types.Line("IT³, cheap", _cheap, note="The last layers alone.")]
+    given, settings = partial(_input, network), (kept.prepare, kept.crop, loss)
+    return Further(network, halves, given, settings, epochs, wrap)
 
 
 def _wrapped(line: types.Line, wrap: Wrap) -> types.Line:
@@ -284,7 +302,7 @@ def _source_mse(
     for network in experiment.networks:
         x, y, _ = inputs_of(scenes, network)
         source = wrap(Source(network.model, network.adapter))
-        predicted = [source(x.take([n])).prediction.rows[0] for n in range(len(x))]  # type: ignore[attr-defined]
+        predicted = [source(x.take([n])).prediction.rows[0] for n in range(len(x))]
         found.append(measure(Ragged(predicted), y)["mse"].tolist())
     return list(np.mean(found, axis=0))
 
@@ -305,30 +323,41 @@ def _pictures(
     found: types.Evaluation,
     experiment: Experiment,
 ) -> Iterator[types.Picture]:
-    """Quality by quartile, and four images from easy to hard."""
+    """Quality by quartile, and four images from easy to hard: iterations, and methods."""
     section, shown, network = "What adaptation does", min(4, len(scenes)), experiment.first
-    if (drawn := outputs.by_quartile(found.rows)) is not None:
-        yield types.Picture("quartiles", drawn, section, "difference by quartile of the MSE")
-    methods: dict[str, Predictor] = {"before": Source(network.model, network.adapter)}
-    rate = network.paper_step().lr
+    groups = [types.Group(*one) for one in found.summary["groups"]]
+    drawn = outputs.boxes(joined([dict(one) for one in found.records], groups))
+    caption = "100 − quality by quartile of the source's MSE; all on the training's statistics."
+    yield types.Picture("boxes", drawn, section, "error by quartile of the MSE", caption)
+    if (quartiles := outputs.by_quartile(found.rows)) is not None:
+        yield types.Picture("quartiles", quartiles, section, "difference by quartile of the MSE")
+    pair, step = (network.model, network.adapter), network.paper_step()
+    source, rate = Source(*pair), step.lr
+    iterated: dict[str, Predictor | None] = {"before": source}
     for n in _ITERATIONS:
-        step = paper_it3(network.model, network.adapter, steps=n, lr=rate)
-        methods[f"after {n} iterations"] = step
+        iterated[f"after {n} iterations"] = paper_it3(*pair, steps=n, lr=rate)
+    methods = {"source": source, "TTT": ttt(network, 1), "ActMAD": actmad(network, 1)}
+    methods["IT³ (paper)"] = paper_it3(*pair, steps=step.steps, lr=rate)
     rows = {rank[round((n + 0.5) * len(scenes) / shown - 0.5)]: None for n in range(shown)}
     some = [scenes[row] for row in rows]
-    predictions = []
-    for scene in some:
-        x = Ragged([_input(network, scene)])
-        maps = {name: cast(Any, wrap(method)(x).prediction) for name, method in methods.items()}
-        predictions.append({name: one.rows[0].numpy() for name, one in maps.items()})
-    yield types.Picture(
-        "qualitative",
-        outputs.qualitative(some, predictions, slack),
-        section,
-        "images, predictions and truth",
-        f"The paper's IT³ on each image alone, learning rate {rate:g}. Below: correctness / "
-        f"completeness / quality, in per cent. Grey: no data.",
-    )
+    for name, columns, what in (
+        ("qualitative", iterated, f"The paper's IT³, learning rate {rate:g}"),
+        ("segmentation", methods, "Methods on the training's statistics"),
+    ):
+        made = {column: wrap(one) for column, one in columns.items() if one is not None}
+        predictions = []
+        for scene in some:
+            x = Ragged([_input(network, scene)])
+            maps = {column: method(x).prediction for column, method in made.items()}
+            predictions.append({column: one.rows[0].numpy() for column, one in maps.items()})
+        yield types.Picture(
+            name,
+            outputs.qualitative(some, predictions, slack),
+            section,
+            "images, predictions and truth",
+            f"{what}, each image alone. Below: correctness / completeness / quality, in per cent. "
+            f"Grey: no data.",
+        )
 
 
 def reader(experiment: Experiment, options: Predict) -> types.Reader:
@@ -355,7 +384,8 @@ def demo(out: Path, options: DemoOptions) -> types.Demo:
     towns = drawn_scenes("urban", options.n, size, seed=seed)
     common = {"out": out / "experiment", "seed": options.seed, "quiet": options.quiet}
     # Four crops of a scene: more steps, which is what so short a training lacks.
-    small = {"preset": "tiny", "steps": 2, "size": size // 2, "epochs": options.epochs, "lr": 2e-2}
+    small = {"size": "tiny", "steps": 2, "crop": size // 2, "epochs": options.epochs, "lr": 2e-2}
+    small |= {"rotation": True}
     train = Train(**cast(Any, common | small))
 
     def tested(experiment: Experiment) -> types.TestSet:
