@@ -313,10 +313,10 @@ def roads(place: Place) -> Outcome:
     country = place.given("roads", "massachusetts-1500.tar.gz")
     drawn = place.preset == "quick" or towns is None or country is None
     if drawn or towns is None or country is None:
-        known, beyond = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
+        urban, rural = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
         settings: dict[str, Any] = {"size": "tiny", "crop": 64, "epochs": 16, "lr": 2e-2}
     else:
-        known, beyond = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
+        urban, rural = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
         settings = {"size": place.of("tiny", "small", "full"), **_long(place, 40, 80)}
     settings["steps"] = 2 if drawn or place.preset == "small" else 3
     data = "drawn towns and countryside" if drawn else "EPFL to Massachusetts"
@@ -333,7 +333,7 @@ def roads(place: Place) -> Outcome:
     found = evaluate(experiment, test_set, progress=place.progress)
     records = list(map(dict, found.records))
     quartiles = joined(records, test_set.groups)
-    near, far = (images_of(some, options.at, window=options.crop) for some in (known, beyond))
+    near, far = (images_of(some, options.at, window=options.crop) for some in (urban, rural))
     trust: list[dict[str, Any]] = []
     for network in experiment.networks:  # each has other validation crops
         # Distances are learnt from all scenes, and the ensemble's other networks were trained on

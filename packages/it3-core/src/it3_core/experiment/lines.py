@@ -190,8 +190,7 @@ def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:
 def chosen_lines(
     lines: Sequence[Line], only: Sequence[str] | None, ablation: bool = False
 ) -> list[Line]:
-    """The lines of these names, the source always among them; None means all, or all but those
-    of the ablation."""
+    """The lines of these names, and the source; None means all, the ablation's if asked for."""
     if only is None:
         return [line for line in lines if ablation or not line.ablation]
     names = [line.name for line in lines]
