@@ -22,24 +22,27 @@ from concurrent.futures import (
 from contextlib import redirect_stderr
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
+from pathlib import Path
 from threading import Thread
 
-from paper.outcomes import Outcome, Place
-from paper.tasks import TASKS, NotHereError
+from it3_core.io.files import make_folder
+from paper.places import NotHereError, Place
+from paper.running import run
+from paper.tasks import TASKS
 
-Measured = tuple[Outcome | NotHereError, float]
-"""What became of a task, and the minutes that it took."""
+Result = tuple[list[Path] | NotHereError, float]
+"""A task's files of records, or what it lacks, and the minutes that it took."""
 
 
-def side_by_side(places: Mapping[str, Place], jobs: int) -> Iterator[tuple[str, Measured]]:
-    """Runs tasks in this order, `jobs` at a time, and gives each one's outcome when it is there.
+def side_by_side(places: Mapping[str, Place], jobs: int) -> Iterator[tuple[str, Result]]:
+    """Runs tasks in this order, `jobs` at a time, and gives each one's files when they are there.
 
     One that dies takes none with it. The first that fails otherwise is raised at the end.
     """
     threads = max(1, cores() // jobs)
     problem: BaseException | None = None
     with ThreadPoolExecutor(jobs) as pool:
-        waiting: dict[Future[Measured], str] = {
+        waiting: dict[Future[Result], str] = {
             pool.submit(_alone, name, place, threads, jobs > 1): name
             for name, place in places.items()
         }
@@ -61,11 +64,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
-def _alone(name: str, place: Place, threads: int, logged: bool) -> Measured:
+def _alone(name: str, place: Place, threads: int, logged: bool) -> Result:
     progress = f" (progress in {place.folder / 'log.txt'})" if logged else ""
     print(f"{name} ...{progress}", file=sys.stderr, flush=True)
     began = time.monotonic()
-    outcome: Outcome | NotHereError
+    outcome: list[Path] | NotHereError
     with ProcessPoolExecutor(1, get_context("spawn"), _leave_with_parent) as pool:
         try:
             outcome = pool.submit(_measure, name, place, threads, logged).result()
@@ -80,16 +83,17 @@ def _alone(name: str, place: Place, threads: int, logged: bool) -> Measured:
     return outcome, minutes
 
 
-def _measure(name: str, place: Place, threads: int, logged: bool) -> Outcome:
+def _measure(name: str, place: Place, threads: int, logged: bool) -> list[Path]:
     import torch
 
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for processes of its own
     torch.set_num_threads(threads)
+    make_folder(place.folder)
     try:
         if not logged:
-            return TASKS[name](place)
+            return run(name, TASKS[name], place)
         with (place.folder / "log.txt").open("a", encoding="utf-8") as log, redirect_stderr(log):
-            return TASKS[name](place)
+            return run(name, TASKS[name], place)
     except ModuleNotFoundError as problem:
         package = str(problem.name).partition(".")[0].replace("_", "-")
         raise NotHereError(f"it needs {package}, which is not installed here") from None

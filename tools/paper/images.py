@@ -1,0 +1,275 @@
+"""The paper's experiments on images: CIFAR-10-C, ImageNet-C, ages and roads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paper.numbers import BATCHES, IT3
+from paper.places import NotHereError, Place
+from paper.records import MAIN, Measured
+from paper.running import evaluated, finished, memory_of, trained
+
+SEVERITIES = (1, 2, 3, 4, 5)
+_POINTS = 1024  # images of each corrupted set in the figure of accuracy against idempotence error
+_MEMORY_BATCH = 128
+
+
+def cifar(place: Place, seed: int) -> Measured:
+    """CIFAR-10 under the fifteen corruptions at severity 5; drawn characters without it."""
+    from it3_vision.classify.drawn import characters
+    from it3_vision.networks import NetworkSettings
+
+    opened = None if place.size == "quick" else _opened(place, "cifar", "test")
+    if opened is None:
+        drawn = (characters(1200), characters(48, 1))
+        network = NetworkSettings(preset="tiny")
+        return _corrupted(place, seed, "cifar", "drawn characters", *drawn, network, _DRAWN)
+    weights = place.given("weights", "cifar10-resnet56.safetensors")
+    how: dict[str, Any] = {"bfloat16": True if place.size == "small" else None}
+    if place.preset == "paper" or weights is None or not _known("resnet56"):
+        network = NetworkSettings("dla", "paper" if place.preset else place.of(0, "small", "paper"))
+        how["epochs"] = None if place.preset else place.of(0, 5, 100)
+        return _corrupted(place, seed, "cifar", "CIFAR-10", *opened, network, how)
+    how |= {"epochs": place.of(0, 4, 4), "weights": weights, "bfloat16": None}
+    train, test = opened
+    # These weights have seen every training image: one half of the others is left for choosing.
+    test = test.take(np.arange(1, len(test), 2))
+    network = NetworkSettings("resnet56", "paper")
+    return _corrupted(place, seed, "cifar", "CIFAR-10", train, test, network, how)
+
+
+def imagenet(place: Place, seed: int) -> Measured:
+    """ImageNet, or a part of it, at all five severities; drawn characters for `quick`."""
+    from it3_vision.classify.drawn import characters
+    from it3_vision.networks import NetworkSettings
+
+    if place.size == "quick":
+        drawn = (characters(1200), characters(64, 1))
+        network = NetworkSettings("resnet18", "tiny")
+        return _corrupted(place, seed, "imagenet", "drawn characters", *drawn, network, _DRAWN)
+    opened = _opened(place, "imagenet", "val")
+    if opened is None:
+        raise NotHereError("IT3_DATA has no imagenet or tiny-imagenet-50 with train and val")
+    folder = place.given("imagenet")
+    official = folder is not None and folder.name == "imagenet"
+    data = "ImageNet" if official else "tiny-imagenet-50"
+    if place.preset is None and not official and _known("efficientnet_lite0"):
+        pretrained: Any = {"pretrained": "efficientnet_lite0", "size": 96}
+        how = {"epochs": place.of(0, 4, 8), "freeze_until": "pool"}
+        network = NetworkSettings(**pretrained)
+        return _corrupted(place, seed, "imagenet", data, *opened, network, how)
+    size = 224 if official else 64
+    network = NetworkSettings("resnet18", "paper" if place.preset else "small", size=size)
+    how = {"epochs": None if place.preset else place.of(0, 40, 90)}
+    if not official:  # few images, so more steps of fewer
+        how |= {"batch_size": 32, "lr": 0.05}
+    return _corrupted(place, seed, "imagenet", data, *opened, network, how)
+
+
+_DRAWN: dict[str, Any] = {
+    "epochs": 3, "batch_size": 32, "lr": 0.05, "flip": False, "tuned": "16:128"
+}  # fmt: skip
+
+
+def _opened(place: Place, what: str, tested: str) -> tuple[Any, Any] | None:
+    """Training and test images, in folders, in tars or in CIFAR's binary files."""
+    from it3_vision.data import open_images
+
+    found: list[Any] = []
+    for split in ("train", tested):
+        single = (place.given(what, f"{split}.tar.gz"), place.given(what, split))
+        if (path := next((one for one in single if one is not None), None)) is not None:
+            found.append(open_images(path, classes=found[0].classes if found else None))
+        elif (folder := place.given(what)) is not None and any(folder.glob("*.bin")):
+            found.append(open_images(folder, split=split))
+        else:
+            return None
+    return found[0], found[1]
+
+
+def _known(network: str) -> bool:
+    from it3_vision.image_options import NETWORKS
+
+    return network in NETWORKS
+
+
+def _corrupted(
+    place: Place,
+    seed: int,
+    task: str,
+    data: str,
+    train_set: Any,
+    test_set: Any,
+    network: Any,
+    training: dict[str, Any],
+) -> Measured:
+    from it3_vision.classify.cli import Train
+    from it3_vision.classify.levels import Shifts
+    from it3_vision.classify.task import comparison_of, problem_of
+
+    every = task == "imagenet"  # of these the paper has all severities
+    quick, drawn = place.size == "quick", data == "drawn characters"
+    sizes = BATCHES[task] if not quick else (4, 16) if task == "cifar" else (8,)
+    if not drawn:
+        tuned = ",".join(f"{n}:{512 if n == 1 else 1024}" for n in sizes if n > 1)
+        training = {"tuned": tuned, **training}
+    folder = None if drawn else place.given("imagenet-c" if every else "cifar-c")
+
+    def problem(rotation: bool) -> Any:
+        out = place.folder / ("rotation" if rotation else "experiment")
+        options: Any = {"out": out, "seed": seed, "network": network, "rotation": rotation}
+        return problem_of(train_set, place.options(Train, **options, **training), {"data": data})
+
+    def shifts(most: int, severities: tuple[int, ...]) -> Any:
+        some = test_set.sample(min(most, len(test_set)), 0)
+        return Shifts(some, severities=severities, folder=folder)
+
+    experiment = trained(place, problem(False))
+    first, every_severity = seed == 0, SEVERITIES if not quick else (1, 3, 5)
+    most = place.of(32, 128 if every else 256, 5000)
+    tested = shifts(most, every_severity if every and first else (5,))
+    compared = replace(comparison_of(experiment, tested, sizes, slow=False), memory=False)
+    parts = {MAIN: evaluated(place, experiment, compared)}
+    further: dict[str, Any] = {"images": most}
+    scores = None
+    if not quick or every:
+        clean = comparison_of(
+            experiment, shifts(place.of(64, _POINTS, _POINTS), every_severity), (64,)
+        )
+        scores = evaluated(place, experiment, clean, "scores", only=[], bare=True)
+    if first:
+        few = shifts(place.of(8, 32 if every else 64, 10**6), (5,))
+        fewer = comparison_of(experiment, few, sizes[-1:])
+        parts["slow"] = evaluated(place, experiment, fewer, "slow", only=[IT3, "MEMO"], bare=True)
+        if every:
+            batch = shifts(place.of(64, _MEMORY_BATCH, _MEMORY_BATCH), (5,))
+            again = comparison_of(experiment, batch, (_MEMORY_BATCH,))
+            further["memory"] = memory_of(experiment, again, _MEMORY_BATCH)
+        else:  # TTT's network has been trained with rotations too
+            turned = trained(place, problem(True), "rotation", vanilla=False)
+            lines = comparison_of(turned, few, sizes[-1:])
+            only = [IT3, "TTT"]
+            parts["rotation"] = evaluated(place, turned, lines, "rotated", only=only, bare=True)
+    return finished(
+        *(place, task, experiment, parts),
+        same=True,
+        unit="error in per cent",
+        data=data,
+        network=f"{getattr(network, 'network', network.name)} {network.preset}",
+        scores=scores,
+        **further,
+    )
+
+
+def age(place: Place, seed: int) -> Measured:
+    """UTKFace, trained on ages 20 to 60; drawn faces where it is not there."""
+    from it3_vision.age.cli import FaceSettings, Train
+    from it3_vision.age.faces import draw_faces, read_faces
+    from it3_vision.age.task import comparison_of, problem_of
+
+    given = None if place.size == "quick" else place.given("faces")
+    if given is None:
+        faces, network, data = draw_faces(1200), FaceSettings("tiny"), "drawn faces"
+        training: dict[str, Any] = {"epochs": 4, "tuned": "4:48,16:96"}
+    else:
+        tars = sorted(given.glob("*.tar*")) if given.is_dir() else []
+        faces = read_faces(tars[0] if tars else given).images
+        fields = FaceSettings.__dataclass_fields__
+        training = {"epochs": None if place.preset else place.of(0, 10, 60)}
+        if place.preset:
+            network = FaceSettings("paper")
+        elif "pretrained" in fields and _known("efficientnet_lite0"):
+            pretrained: Any = {"pretrained": "efficientnet_lite0", "size": 112}
+            network = FaceSettings(**pretrained)
+        else:
+            network = FaceSettings("tiny" if place.size == "small" else "small")
+        data = f"UTKFace, {network.pixels} pixels"
+        training["bfloat16"] = True if place.size == "small" else None
+    options: Any = {"out": place.folder / "experiment", "seed": seed, "network": network}
+    problem = problem_of(faces, place.options(Train, **options, **training), {"data": data})
+    experiment = trained(place, problem)
+    most, sizes = place.of(24, 10**6, 10**6), BATCHES["age"] if given else (4, 16)
+    compared = replace(comparison_of(experiment, faces, sizes, most=most), memory=False)
+    found = evaluated(place, experiment, compared)
+    return finished(
+        *(place, "age", experiment, {MAIN: found}),
+        same=False,
+        unit="MAE in years",
+        data=data,
+        network=f"{getattr(network, 'pretrained', None) or 'ResNet'} {network.preset}",
+    )
+
+
+def roads(place: Place, seed: int) -> Measured:
+    """Towns to Massachusetts' countryside, in quarters by the network's MSE; drawn ones without."""
+    from it3_core.experiment.evaluate import joined
+    from it3_vision.roads.cli import Train
+    from it3_vision.roads.drawn import drawn_scenes
+    from it3_vision.roads.reading import open_roads
+    from it3_vision.roads.scenes import images_of
+    from it3_vision.roads.task import VALIDATION, comparison, problem_of
+
+    towns, country = place.given("towns"), place.given("country")
+    window: int | None = None
+    sizes: tuple[int, ...] = (4, 8)
+    how: dict[str, Any] = {}
+    if place.size == "quick" or towns is None or country is None:
+        known, beyond = drawn_scenes("urban", 64, 128), drawn_scenes("rural", 8, 128, seed=500)
+        small = {"size": 64, "epochs": 10, "lr": 2e-2, "steps": 2}
+        training: dict[str, Any] = small | ({} if place.preset else {"preset": "tiny"})
+        data, how = "drawn towns and countryside", {"tile": 80}
+    else:
+        official = towns.is_dir()
+        known = open_roads(towns) if official else open_roads(towns, resolution=0.3)
+        beyond = _country(country, official)
+        training = {} if place.preset else {"epochs": place.of(0, 40, 80), "steps": 2}
+        sizes, data = BATCHES["roads"], f"{towns.name} to {country.name}"
+        if not (place.preset or place.size == "full"):
+            window, how = 192, {"tile": 112}
+    options = place.options(Train, out=place.folder / "experiment", seed=seed, **training)
+    experiment = trained(place, problem_of(known, options, {"data": data}))
+    images = images_of(beyond, options.at, window=window)
+    test_set = replace(comparison(experiment, images, sizes, **how), memory=False)
+    found = evaluated(place, experiment, test_set)
+    records = [dict(record) for record in found.records]
+    quarters = joined(records, test_set.groups)
+    inside = [record for record in records if record["level"] == VALIDATION]
+    return finished(
+        *(place, "roads", experiment, {MAIN: found}),
+        same=False,
+        unit="100 − quality",
+        data=data,
+        network="recurrent U-Net",
+        records=[*inside, *_with_columns(quarters, records, test_set.groups)],
+        images=len(images.scenes),
+        window=window,
+    )
+
+
+def _country(path: Path, official: bool) -> Any:
+    from it3_vision.roads.reading import open_roads
+
+    if not official:
+        return open_roads(path, resolution=1.0)
+    return open_roads(path, split="test" if (path / "test").is_dir() else None)
+
+
+def _with_columns(quarters: Any, records: Any, groups: Any) -> list[dict[str, Any]]:
+    """The quarters' records with correctness and completeness, which joining leaves out."""
+    whole = {(r["level"], r["method"], r["batch_size"]): r for r in records if not r.get("problem")}
+    rows = {group.name: (group.levels[0], group.part) for group in groups}
+    found = []
+    for one in quarters:
+        level, part = rows[one["level"]]
+        own = whole.get((level, one["method"], one["batch_size"]), {})
+        columns = {
+            name: [own[name][row] for row in part]
+            for name in ("correctness", "completeness")
+            if name in own
+        }
+        found.append({**one, **columns})
+    return found
