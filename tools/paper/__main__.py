@@ -81,10 +81,8 @@ def paper(
         found = write_page(KEPT, PAGE, make_folder(out) / "paper.html")
         print("\n".join(map(str, found)))
         return
-    items = [
-        *(named(figure, "figure") if figure else ()),
-        *(named(table, "table") if table else ()),
-    ]
+    items = named(figure, "figure") if figure else []
+    items += named(table, "table") if table else []
     if unknown := [name for name in tasks if name not in TASKS]:
         raise IT3Error(f"there is no task {unknown[0]!r}: take {', '.join(TASKS)}")
     folder = make_folder(out / (f"{size}-paper" if preset else size))
@@ -115,7 +113,7 @@ def _measured(wanted: Sequence[str], place: Place, jobs: int | None) -> dict[str
         name: replace(place, folder=make_folder(place.folder / name))
         for name in sorted(wanted, key=LONGEST.index)
     }
-    for name, (found, _) in side_by_side(places, min(jobs or cores(), len(places))):
+    for name, found in side_by_side(places, min(jobs or cores(), len(places))):
         if isinstance(found, NotHereError):
             missing[name] = str(found)
             print(f"{name}: {found}", file=sys.stderr)
@@ -132,14 +130,9 @@ def _data() -> Path | None:
 
 def _keep(kept: Path, tasks: Sequence[str]) -> None:
     """Copies the records of these tasks, and their pictures of inputs, into the repository."""
-    target = make_folder(KEPT)
-    for task in tasks:
-        names = [name for name, (owner, _) in GALLERIES.items() if owner == task]
-        paths = [*kept.glob(f"{task}-*{records.ENDING}"), *(kept / f"{n}.png" for n in names)]
-        for path in paths:
-            if path.exists():
-                shutil.copy2(path, target / path.name)
-                print(target / path.name)
+    for path in sorted(kept.iterdir()):
+        if {path.name.partition("-")[0], GALLERIES.get(path.stem, ("",))[0]} & set(tasks):
+            print(shutil.copy2(path, make_folder(KEPT) / path.name))
 
 
 def _made() -> dict[str, str]:

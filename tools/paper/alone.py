@@ -30,8 +30,8 @@ from paper.places import NotHereError, Place
 from paper.running import run
 from paper.tasks import TASKS
 
-Result = tuple[list[Path] | NotHereError, float]
-"""A task's files of records, or what it lacks, and the minutes that it took."""
+Result = list[Path] | NotHereError
+"""A task's files of records, or what it lacks."""
 
 
 def side_by_side(places: Mapping[str, Place], jobs: int) -> Iterator[tuple[str, Result]]:
@@ -68,7 +68,7 @@ def _alone(name: str, place: Place, threads: int, logged: bool) -> Result:
     progress = f" (progress in {place.folder / 'log.txt'})" if logged else ""
     print(f"{name} ...{progress}", file=sys.stderr, flush=True)
     began = time.monotonic()
-    outcome: list[Path] | NotHereError
+    outcome: Result
     with ProcessPoolExecutor(1, get_context("spawn"), _leave_with_parent) as pool:
         try:
             outcome = pool.submit(_measure, name, place, threads, logged).result()
@@ -80,7 +80,7 @@ def _alone(name: str, place: Place, threads: int, logged: bool) -> Result:
             )
     minutes = (time.monotonic() - began) / 60
     print(f"{name}: done in {minutes:.1f} minutes", file=sys.stderr, flush=True)
-    return outcome, minutes
+    return outcome
 
 
 def _measure(name: str, place: Place, threads: int, logged: bool) -> list[Path]:

@@ -53,46 +53,22 @@ def diagram() -> Figure:
     _arrow(axes, (128, 47), (138, 32))
     _arrow(axes, (125.5, 26), (108, 46.5), "#b42318", 0.28)
     axes.text(100, 24, "1 to 3 steps\nof Adam on θ", ha="center", fontsize=8, color="#b42318")
-    axes.text(
-        *(128, 8, "the answer is $f_\\theta(x, 0)$ after the steps; then θ is reset (not online)"),
-        ha="center",
-        fontsize=8,
-    )
+    answer = "the answer is $f_\\theta(x, 0)$ after the steps; then θ is reset (not online)"
+    axes.text(128, 8, answer, ha="center", fontsize=8)
     return figure
 
 
 def _box(
     axes: Any, x: float, y: float, width: float, text: str, colour: str, size: float = 11
 ) -> None:
-    axes.add_patch(
-        FancyBboxPatch(
-            (x - width / 2, y - 5),
-            width,
-            10,
-            boxstyle="round,pad=0.4,rounding_size=1.6",
-            facecolor=colour,
-            edgecolor=INK,
-            linewidth=0.9,
-        )
-    )
+    style = "round,pad=0.4,rounding_size=1.6"
+    axes.add_patch(FancyBboxPatch((x - width / 2, y - 5), width, 10, boxstyle=style,
+                                  facecolor=colour, edgecolor=INK, linewidth=0.9))  # fmt: skip
     axes.text(x, y, text, ha="center", va="center", fontsize=size)
 
 
-def _arrow(
-    axes: Any,
-    start: tuple[float, float],
-    end: tuple[float, float],
-    colour: str = INK,
-    bend: float = 0.0,
-) -> None:
+def _arrow(axes: Any, start: Any, end: Any, colour: str = INK, bend: float = 0.0) -> None:
+    style: dict[str, Any] = {"arrowstyle": "-|>", "connectionstyle": f"arc3,rad={bend}"}
     axes.add_patch(
-        FancyArrowPatch(
-            start,
-            end,
-            arrowstyle="-|>",
-            mutation_scale=10,
-            color=colour,
-            linewidth=1.1,
-            connectionstyle=f"arc3,rad={bend}",
-        )
+        FancyArrowPatch(start, end, mutation_scale=10, color=colour, linewidth=1.1, **style)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from paper.places import NotHereError, Place
 from paper.records import MAIN, Measured
 from paper.running import evaluated, finished, memory_of, trained
 
+_DRAWN = "drawn characters"
 SEVERITIES = (1, 2, 3, 4, 5)
 _POINTS = 1024  # images of each corrupted set in the figure of accuracy against idempotence error
 _MEMORY_BATCH = 128
@@ -20,14 +20,11 @@ _MEMORY_BATCH = 128
 
 def cifar(place: Place, seed: int) -> Measured:
     """CIFAR-10 under the fifteen corruptions at severity 5; drawn characters without it."""
-    from it3_vision.classify.drawn import characters
     from it3_vision.networks import NetworkSettings
 
     opened = None if place.size == "quick" else _opened(place, "cifar", "test")
     if opened is None:
-        drawn = (characters(1200), characters(48, 1))
-        network = NetworkSettings(preset="tiny")
-        return _corrupted(place, seed, "cifar", "drawn characters", *drawn, network, _DRAWN)
+        return _on_characters(place, seed, "cifar", NetworkSettings("dla", "tiny"))
     weights = place.given("weights", "cifar10-resnet56.safetensors")
     how: dict[str, Any] = {"bfloat16": True if place.size == "small" else None}
     if place.preset == "paper" or weights is None or not _known("resnet56"):
@@ -44,23 +41,18 @@ def cifar(place: Place, seed: int) -> Measured:
 
 def imagenet(place: Place, seed: int) -> Measured:
     """ImageNet, or a part of it, at all five severities; drawn characters for `quick`."""
-    from it3_vision.classify.drawn import characters
     from it3_vision.networks import NetworkSettings
 
     if place.size == "quick":
-        drawn = (characters(1200), characters(64, 1))
-        network = NetworkSettings("resnet18", "tiny")
-        return _corrupted(place, seed, "imagenet", "drawn characters", *drawn, network, _DRAWN)
-    opened = _opened(place, "imagenet", "val")
-    if opened is None:
+        return _on_characters(place, seed, "imagenet", NetworkSettings("resnet18", "tiny"))
+    if (opened := _opened(place, "imagenet", "val")) is None:
         raise NotHereError("IT3_DATA has no imagenet or tiny-imagenet-50 with train and val")
     folder = place.given("imagenet")
     official = folder is not None and folder.name == "imagenet"
     data = "ImageNet" if official else "tiny-imagenet-50"
     if place.preset is None and not official and _known("efficientnet_lite0"):
         pretrained: Any = {"pretrained": "efficientnet_lite0", "size": 96}
-        how = {"epochs": place.of(0, 4, 8), "freeze_until": "pool"}
-        network = NetworkSettings(**pretrained)
+        how, network = {"epochs": place.of(0, 4, 8)}, NetworkSettings(**pretrained)
         return _corrupted(place, seed, "imagenet", data, *opened, network, how)
     size = 224 if official else 64
     network = NetworkSettings("resnet18", "paper" if place.preset else "small", size=size)
@@ -70,9 +62,11 @@ def imagenet(place: Place, seed: int) -> Measured:
     return _corrupted(place, seed, "imagenet", data, *opened, network, how)
 
 
-_DRAWN: dict[str, Any] = {
-    "epochs": 3, "batch_size": 32, "lr": 0.05, "flip": False, "tuned": "16:128"
-}  # fmt: skip
+def _on_characters(place: Place, seed: int, task: str, network: Any) -> Measured:
+    from it3_vision.classify.drawn import characters
+
+    how = {"epochs": 3, "batch_size": 32, "lr": 0.05, "flip": False, "tuned": "16:128"}
+    return _corrupted(place, seed, task, _DRAWN, characters(1200), characters(64, 1), network, how)
 
 
 def _opened(place: Place, what: str, tested: str) -> tuple[Any, Any] | None:
@@ -81,10 +75,9 @@ def _opened(place: Place, what: str, tested: str) -> tuple[Any, Any] | None:
 
     found: list[Any] = []
     for split in ("train", tested):
-        single = (place.given(what, f"{split}.tar.gz"), place.given(what, split))
-        if (path := next((one for one in single if one is not None), None)) is not None:
+        if path := place.given(what, f"{split}.tar.gz") or place.given(what, split):
             found.append(open_images(path, classes=found[0].classes if found else None))
-        elif (folder := place.given(what)) is not None and any(folder.glob("*.bin")):
+        elif (folder := place.given(what)) and any(folder.rglob("*.bin")):
             found.append(open_images(folder, split=split))
         else:
             return None
@@ -112,15 +105,17 @@ def _corrupted(
     from it3_vision.classify.task import comparison_of, problem_of
 
     every = task == "imagenet"  # of these the paper has all severities
-    quick, drawn = place.size == "quick", data == "drawn characters"
+    quick, drawn = place.size == "quick", data == _DRAWN
     sizes = BATCHES[task] if not quick else (4, 16) if task == "cifar" else (8,)
     if not drawn:
         tuned = ",".join(f"{n}:{512 if n == 1 else 1024}" for n in sizes if n > 1)
         training = {"tuned": tuned, **training}
     folder = None if drawn else place.given("imagenet-c" if every else "cifar-c")
 
+    own = not quick and not every  # whether TTT has a network of its own, trained with rotations
+
     def problem(rotation: bool) -> Any:
-        out = place.folder / ("rotation" if rotation else "experiment")
+        out = place.folder / ("rotation" if rotation and own else "experiment")
         options: Any = {"out": out, "seed": seed, "network": network, "rotation": rotation}
         return problem_of(train_set, place.options(Train, **options, **training), {"data": data})
 
@@ -128,8 +123,9 @@ def _corrupted(
         some = test_set.sample(min(most, len(test_set)), 0)
         return Shifts(some, severities=severities, folder=folder)
 
-    experiment = trained(place, problem(False))
+    experiment = trained(place, problem(rotation=quick and not every))
     first, every_severity = seed == 0, SEVERITIES if not quick else (1, 3, 5)
+    slow_severities = every_severity if every and not quick else (5,)
     most = place.of(32, 128 if every else 256, 5000)
     tested = shifts(most, every_severity if every and first else (5,))
     compared = replace(comparison_of(experiment, tested, sizes, slow=False), memory=False)
@@ -137,22 +133,21 @@ def _corrupted(
     further: dict[str, Any] = {"images": most}
     scores = None
     if not quick or every:
-        clean = comparison_of(
-            experiment, shifts(place.of(64, _POINTS, _POINTS), every_severity), (64,)
-        )
+        many = shifts(place.of(64, _POINTS, _POINTS), every_severity)
+        clean = comparison_of(experiment, many, (64,))
         scores = evaluated(place, experiment, clean, "scores", only=[], bare=True)
     if first:
-        few = shifts(place.of(8, 32 if every else 64, 10**6), (5,))
+        few = shifts(place.of(8, 32 if every else 64, 10**6), slow_severities)
         fewer = comparison_of(experiment, few, sizes[-1:])
-        parts["slow"] = evaluated(place, experiment, fewer, "slow", only=[IT3, "MEMO"], bare=True)
+        only = [IT3, "MEMO", "TTT"]
+        parts["slow"] = evaluated(place, experiment, fewer, "slow", only=only, bare=True)
         if every:
             batch = shifts(place.of(64, _MEMORY_BATCH, _MEMORY_BATCH), (5,))
             again = comparison_of(experiment, batch, (_MEMORY_BATCH,))
             further["memory"] = memory_of(experiment, again, _MEMORY_BATCH)
-        else:  # TTT's network has been trained with rotations too
-            turned = trained(place, problem(True), "rotation", vanilla=False)
+        if own:
+            turned = trained(place, problem(rotation=True), "rotation", vanilla=False)
             lines = comparison_of(turned, few, sizes[-1:])
-            only = [IT3, "TTT"]
             parts["rotation"] = evaluated(place, turned, lines, "rotated", only=only, bare=True)
     return finished(
         *(place, task, experiment, parts),
@@ -225,7 +220,9 @@ def roads(place: Place, seed: int) -> Measured:
     else:
         official = towns.is_dir()
         known = open_roads(towns) if official else open_roads(towns, resolution=0.3)
-        beyond = _country(country, official)
+        split = "test" if (country / "test").is_dir() else None
+        metres = None if country.is_dir() else 1.0
+        beyond = open_roads(country, resolution=metres, split=split)
         training = {} if place.preset else {"epochs": place.of(0, 40, 80), "steps": 2}
         sizes, data = BATCHES["roads"], f"{towns.name} to {country.name}"
         if not (place.preset or place.size == "full"):
@@ -250,26 +247,14 @@ def roads(place: Place, seed: int) -> Measured:
     )
 
 
-def _country(path: Path, official: bool) -> Any:
-    from it3_vision.roads.reading import open_roads
-
-    if not official:
-        return open_roads(path, resolution=1.0)
-    return open_roads(path, split="test" if (path / "test").is_dir() else None)
-
-
 def _with_columns(quarters: Any, records: Any, groups: Any) -> list[dict[str, Any]]:
     """The quarters' records with correctness and completeness, which joining leaves out."""
-    whole = {(r["level"], r["method"], r["batch_size"]): r for r in records if not r.get("problem")}
+    whole = {(r["method"], r["batch_size"], r["level"]): r for r in records}
     rows = {group.name: (group.levels[0], group.part) for group in groups}
     found = []
     for one in quarters:
         level, part = rows[one["level"]]
-        own = whole.get((level, one["method"], one["batch_size"]), {})
-        columns = {
-            name: [own[name][row] for row in part]
-            for name in ("correctness", "completeness")
-            if name in own
-        }
-        found.append({**one, **columns})
+        own = whole.get((one["method"], one["batch_size"], level), {})
+        names = [name for name in ("correctness", "completeness") if own.get(name)]
+        found.append({**one, **{name: [own[name][row] for row in part] for name in names}})
     return found

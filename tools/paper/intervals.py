@@ -114,7 +114,8 @@ def over_seeds(values: Sequence[Tensor], scales: Sequence[float] = ()) -> Contra
     """The mean over seeds, each with its instances' values, and its interval; None without any."""
     if not values:
         return None
-    ends = bootstrap_intervals([values], seeds_fixed=len(values) < ENOUGH)[0]
+    resamples = _RESAMPLES if len(values[0]) < 1000 else 500  # of many, fewer say as much
+    ends = bootstrap_intervals([values], resamples, seeds_fixed=len(values) < ENOUGH)[0]
     low, high = ends or (None, None)
     means = tuple(float(part.mean()) for part in values)
     scale = sum(scales) / len(scales) if scales else 0.0

@@ -38,10 +38,7 @@ Section = tuple[str, list[Part]]
 
 
 def write_page(
-    folder: Path,
-    page: Path,
-    html_page: Path,
-    missing: Mapping[str, str] | None = None,
+    folder: Path, page: Path, html_page: Path, missing: Mapping[str, str] | None = None
 ) -> list[Path]:
     """Writes `page`, its pictures in a folder beside it and the same as HTML; where they are."""
     sections = _sections(records.read(folder), folder, page, missing or {})
@@ -91,7 +88,8 @@ def _sections(
         text = "Steps of the paper's range, its equation (5) without an anchor, and appendix C.4."
         sections.append(("Ablation", [text, ablation]))
     sections.append(("Notes on the claims", [_notes(judged)]))
-    sections.append(("Deviations from the paper", [_deviations()]))
+    deviations = [[task, one] for task, some in DEVIATIONS.items() for one in some]
+    sections.append(("Deviations from the paper", [[["task", "deviation"], *deviations]]))
     sections.append(("Units", list(UNITS)))
     sections.append(("Records", [_files(ordered)]))
     return sections
@@ -134,31 +132,27 @@ def _item(
         path = os.path.relpath(place / f"{item.name}.png", page.parent)
         parts.append((f"{item.place}: {item.says}", path, content))
     else:
-        parts.append(f"Not measured yet{_because(missing.get(item.task, ''))}.")
+        why = missing.get(item.task)
+        parts.append(f"Not measured yet: {why}." if why else "Not measured yet.")
     if item.tabulate is not None and one is None:
         parts.append(item.tabulate(None))  # the paper's numbers
     for claim in judged:
         if claim.task == item.task and claim.claim.startswith(item.claims or ("nothing",)):
             parts.append(_said(claim))
-    if one is not None:
-        parts.append(f"Measured: {_about(one)}. The paper: {SAYS[item.task]}.")
-    elif item.task:
-        parts.append(f"The paper: {SAYS[item.task]}.")
     if item.task:
+        measured = "" if one is None else f"Measured: {_about(one)}. "
+        parts.append(f"{measured}The paper: {SAYS[item.task]}.")
         parts.append(f"Deviations: those of all tasks and of {item.task}, below.")
     return parts
 
 
-def _because(why: str) -> str:
-    return f": {why}" if why else ""
-
-
 def _said(one: Finding) -> str:
-    def words(judged: Judged) -> str:
-        return f"{judged.measured}, {judged.verdict}" if judged.measured else judged.verdict
+    batch = "" if one.batch is None else f"; on batch statistics {_words(one.batch)}"
+    return f"- {one.claim}: {_words(one.source)}{batch}."
 
-    batch = "" if one.batch is None else f"; on batch statistics {words(one.batch)}"
-    return f"- {one.claim}: {words(one.source)}{batch}."
+
+def _words(judged: Judged) -> str:
+    return ", ".join(part for part in (judged.measured, judged.verdict) if part)
 
 
 def _about(one: Measured) -> str:
@@ -168,19 +162,12 @@ def _about(one: Measured) -> str:
     return f"{first['data']}{images}; {first['network']}; {seeds}; {first['unit']}"
 
 
-def _deviations() -> Table:
-    lines = [["task", "deviation"]]
-    return lines + [[task, one] for task, some in DEVIATIONS.items() for one in some]
-
-
 def _files(found: Sequence[Measured]) -> Table:
-    lines = [["records", "data", "network", "commit", "command", "machine", "minutes"]]
-    for one in found:
-        for about in one.about:
-            name = f"{one.task}-{about['seed']}"
-            keys = ("data", "network", "commit", "command", "machine", "minutes")
-            lines.append([name, *(str(about.get(key, "")) for key in keys)])
-    return lines
+    keys = ["data", "network", "commit", "command", "machine", "minutes"]
+    every = [about for one in found for about in one.about]
+    names = [f"{about['task']}-{about['seed']}" for about in every]
+    lines = [[str(about.get(key, "")) for key in keys] for about in every]
+    return [["records", *keys], *([name, *line] for name, line in zip(names, lines, strict=True))]
 
 
 def _as_html(part: Part) -> Any:

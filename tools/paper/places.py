@@ -16,31 +16,21 @@ Options = TypeVar("Options")
 
 FOLDERS: dict[str, tuple[tuple[str, ...], str]] = {
     "boston": (("uci/bostonHousing",), "Boston Housing with its standard splits"),
-    "cifar": (
-        ("cifar-10-batches-bin", "cifar10"),
-        "CIFAR-10: the binary version, or train.tar.gz and test.tar.gz of CLASS/FILE",
-    ),
+    "cifar": (("cifar-10-batches-bin", "cifar10"),
+              "CIFAR-10: the binary version, or train.tar.gz and test.tar.gz of CLASS/FILE"),
     "cifar-c": (("CIFAR-10-C",), "a .npy a corruption; made here where it is missing"),
-    "imagenet": (
-        ("imagenet", "tiny-imagenet-50"),
-        "ImageNet or a part of it: train and val of CLASS/FILE, as folders or .tar.gz",
-    ),
-    "imagenet-c": (
-        ("ImageNet-C",),
-        "CORRUPTION/SEVERITY/CLASS/FILE; made here where it is missing",
-    ),
-    "faces": (("utkface", "UTKFace"), "a folder or a tar of AGE_GENDER_RACE_DATE.jpg"),
-    "towns": (
-        ("roadtracer", "roads/epfl-400.tar.gz"),
-        "RoadTracer: imagery/ with masks/ or graphs/; or EPFL's towns",
-    ),
-    "country": (
-        ("massachusetts", "roads/massachusetts-1500.tar.gz"),
-        "Massachusetts Roads: sat/ and map/, with splits or without",
-    ),
+    "imagenet": (("imagenet", "tiny-imagenet-50"),
+                 "ImageNet or a part of it: train and val of CLASS/FILE, folders or .tar.gz"),
+    "imagenet-c": (("ImageNet-C",),
+                   "CORRUPTION/SEVERITY/CLASS/FILE; made here where it is missing"),
+    "faces": (("UTKFace", "utkface"), "a folder or a tar of AGE_GENDER_RACE_DATE.jpg"),
+    "towns": (("roadtracer", "roads/epfl-400.tar.gz"),
+              "RoadTracer: imagery/ with masks/ or graphs/; or EPFL's towns"),
+    "country": (("massachusetts", "roads/massachusetts-1500.tar.gz"),
+                "Massachusetts Roads: sat/ and map/, with splits or without"),
     "cars": (("shapenet-cars",), "meshes, as of ShapeNet's cars, which OpenFOAM then solves"),
     "weights": (("weights",), "cifar10-resnet56.safetensors"),
-}
+}  # fmt: skip
 """What is looked for below IT3_DATA, the paper's own data first, and what it holds."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import lzma
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -68,10 +68,11 @@ class Measured:
         """The records of one evaluation alone."""
         return replace(self, records=[r for r in self.records if r["part"] == name])
 
-    def at(self, wanted: Callable[[str], bool]) -> Measured:
-        """In distribution, and those shifted levels that are wanted."""
-        kept = [r for r in self.records if r["in_distribution"] or wanted(r["level"])]
-        return replace(self, records=kept)
+    def having(self, method: str) -> Measured:
+        """The records of the evaluation that has this method, the main one if it does."""
+        parts = dict.fromkeys([MAIN, *(r["part"] for r in self.records if r["method"] == method)])
+        found = [self.part(name) for name in parts]
+        return next((one for one in found if one.sizes(method)), found[0])
 
     def levels(self) -> list[str]:
         """The shifted levels of every seed, from near to far."""
@@ -138,13 +139,10 @@ def read(folder: Path) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     for path in sorted(folder.glob(f"*{ENDING}"), key=lambda path: (len(path.name), path.name)):
         one = read_file(path)
-        known = found.get(one.task)
-        found[one.task] = one if known is None else _joined(known, one)
+        known = found.setdefault(one.task, Measured(one.task, [], []))
+        parts = known.about + one.about, known.records + one.records, known.scores + one.scores
+        found[one.task] = Measured(one.task, *parts)
     return found
-
-
-def _joined(a: Measured, b: Measured) -> Measured:
-    return Measured(a.task, a.about + b.about, a.records + b.records, a.scores + b.scores)
 
 
 def read_file(path: Path) -> Measured:

@@ -69,10 +69,8 @@ def run(name: str, task: Task, place: Place) -> list[Path]:
 
 
 def _asked(path: Path) -> Any:
-    if not path.exists():
-        return None
     try:
-        return read_file(path).about[0].get("asked")
+        return read_file(path).about[0].get("asked") if path.exists() else None
     except IT3Error:  # a damaged file is measured again
         return None
 
@@ -103,9 +101,8 @@ def evaluated(
     streams = any(line.stream for line in test_set.lines)
     lines = [*test_set.lines, *(more if streams and not bare else ())]
     kept = [line for line in lines if line.name not in DROPPED]
-    if only is not None:
-        kept = [line for line in kept if line.name in (SOURCE, *only)]
-    test_set = replace(test_set, lines=kept)
+    wanted = kept if only is None else [line for line in kept if line.name in (SOURCE, *only)]
+    test_set = replace(test_set, lines=wanted)
     if bare:
         test_set = replace(test_set, pictures=lambda *_: (), memory=False)
     out = place.folder / f"{name}-{experiment.first.seed}"
@@ -132,22 +129,13 @@ def finished(
     if one.seed == 0:
         _keep_pictures(place, task, parts[MAIN].folder)
     course = {k: [float(f"{v:.4g}") for v in one.history[k]] for k in ("train", "validation")}
-    about = {
-        "task": task,
-        "seed": one.seed,
-        "same": same,
-        "unit": unit,
-        "data": data,
-        "network": network,
-        "paper": {kind: _plain(step) for kind, step in one.paper.items()},
-        "measured": {k: v for k, v in one.measured.items() if isinstance(v, int | float)},
-        "history": course,
-        "settings": dict(experiment.settings),
-        **further,
-    }
+    about = {"task": task, "seed": one.seed, "same": same, "unit": unit, "data": data,
+             "network": network, "history": course, "settings": dict(experiment.settings),
+             "paper": {kind: _plain(step) for kind, step in one.paper.items()},
+             "measured": {k: v for k, v in one.measured.items() if isinstance(v, int | float)},
+             **further}  # fmt: skip
     found = {name: part.records for name, part in parts.items()}
-    if records is not None:
-        found[MAIN] = records
+    found[MAIN] = records or found[MAIN]
     answers = [(scores or parts[MAIN]).answers, *more]
     return measured(about, found, pd.concat(answers, ignore_index=True))
 
@@ -172,8 +160,7 @@ def memory_of(experiment: Any, test_set: Any, size: int) -> dict[str, Any]:
     """
     network = experiment.first
     level = test_set.levels[test_set.in_distribution]
-    x = (level(network) if callable(level) else level).x
-    x = take(x, slice(0, size))
+    x = take((level(network) if callable(level) else level).x, slice(0, size))
     weights = sum(p.numel() * p.element_size() for p in network.model.parameters())
     neutral = network.adapter.neutral(x)
     calls: dict[str, Callable[[], object]] = {SOURCE: lambda: network.model(x, neutral)}

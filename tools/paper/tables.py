@@ -8,21 +8,27 @@ from statistics import fmean
 
 from it3_core.experiment.tables import Table, fixed
 from paper import numbers
-from paper.claims import costs, memory, source_of
+from paper.claims import costs, memory, source_of, span
 from paper.intervals import contrast, on_scale, over_seeds
-from paper.numbers import ACTMAD, IT3, ON_BATCH, ONLINE, SHIFTED, SOURCE, STATISTICS, STOPPED
+from paper.numbers import (
+    ACTMAD,
+    IT3,
+    ON_BATCH,
+    ONLINE,
+    SHIFTED,
+    SOURCE,
+    STATISTICS,
+    STOPPED,
+    VANILLA,
+)  # fmt: skip
 from paper.records import Measured
 
 _UNKNOWN = "–"
 _FURTHER = {
-    STOPPED: "IT³, gradient stopped",
-    ON_BATCH: "IT³ on batch statistics",
-    STATISTICS: "batch statistics alone",
-    "TTT": "TTT",
-    ACTMAD: "ActMAD",
-    SHIFTED: "IT³ (online), shifted inputs alone",
-    "vanilla net": "network trained without a signal",
-}
+    STOPPED: "IT³, gradient stopped", ON_BATCH: "IT³ on batch statistics",
+    STATISTICS: "batch statistics alone", "TTT": "TTT", ACTMAD: "ActMAD",
+    SHIFTED: "IT³ (online), shifted inputs alone", VANILLA[0]: "network trained without a signal",
+}  # fmt: skip
 """Our rows below the paper's, at the largest batch size of each."""
 
 
@@ -97,10 +103,8 @@ def time(task: str, one: Measured | None) -> Table:
     lines = [["method", "paper", "ours"]]
     main = None if one is None else one.part()
     for method, times in numbers.COSTS[task].items():
-        mine = [] if main is None else costs(main, method)
-        ends = dict.fromkeys(f"{value:.1f}" for value in (min(mine), max(mine))) if mine else {}
-        shown = f"{' to '.join(ends)}×" if ends else _UNKNOWN
-        lines.append([_plain(method), f"{times:g}×", "1×" if method == SOURCE and ends else shown])
+        ours = "" if main is None or not main.sizes(method) else f"{span(costs(main, method))}×"
+        lines.append([_plain(method), f"{times:g}×", ours or _UNKNOWN])
     return lines
 
 
@@ -110,12 +114,12 @@ def memory_table(one: Measured | None) -> Table:
     paper = numbers.MEMORY
     lines = [["method", "paper, GB", "paper, of base", "ours, MB", "ours, of base"]]
     for method in (*paper, *(name for name in known if name not in paper)):
-        cells = [_UNKNOWN, _UNKNOWN]
-        if method in known:
-            cells = [f"{known[method] / 1e6:.0f}", f"{known[method] / known[SOURCE]:.2f}"]
-        own = [f"{paper[method]:g}", f"{paper[method] / paper[SOURCE]:.2f}"] if method in paper \
-            else [_UNKNOWN, _UNKNOWN]  # fmt: skip
-        lines.append([_plain(method), *own, *cells])
+        cells = [method]
+        for values, scale, digits in ((paper, 1, 1), (known, 1e6, 0)):
+            there = method in values
+            cells.append(f"{values[method] / scale:.{digits}f}" if there else _UNKNOWN)
+            cells.append(f"{values[method] / values[SOURCE]:.2f}" if there else _UNKNOWN)
+        lines.append([_plain(method), *cells[1:]])
     return lines
 
 
@@ -128,14 +132,11 @@ def ablation(found: Sequence[Measured]) -> Table:
     lines = [["task", "method", "batch", "change of the error under shift", "in distribution"]]
     for one in found:
         main = one.part()
-        names = dict.fromkeys(r["method"] for r in main.records)
-        kept = [n for n in names if n.startswith((f"{IT3}, steps", "IT³ without")) or n == STOPPED]
-        for method in kept:
-            series = method, main.largest(method)
-            changes = [
-                contrast(records, series, source_of(main))
-                for records in (main.beyond(), main.within())
-            ]
+        for method in dict.fromkeys(r["method"] for r in main.records):
+            if not method.startswith((f"{IT3}, steps", "IT³ without", STOPPED)):
+                continue
+            series, source = (method, main.largest(method)), source_of(main)
+            changes = [contrast(some, series, source) for some in (main.beyond(), main.within())]
             cells = [_UNKNOWN if change is None else str(change) for change in changes]
             lines.append([one.task, method, fixed(series[1], 0), *cells])
     return lines

@@ -115,7 +115,12 @@ def whole(name: str, gain: float = -1.0) -> Measured:
         for index, level in enumerate(["training", *how["levels"]]):
             wrong = 100.0 * (rng.random(128) < 0.1 * index)
             score = 0.1 + 0.1 * index + 0.01 * rng.random(128)
-            columns = {"error": wrong, "idempotence": score, "entropy": score, "after": 0.5 * score}
+            columns: dict[str, Any] = {
+                "error": wrong,
+                "idempotence": score,
+                "entropy": score,
+                "after": 0.5 * score,
+            }
             scores.append(records.Scores(seed, level, columns))
     if name in ("imagenet", "wings"):
         kept = [s for s in scores if s.level != "training" or name == "wings"]
@@ -222,7 +227,7 @@ class TestIntervals:
             low, high = on_scale(value, value - wide, value + wide, ends)
             assert bottom <= low <= value <= high <= top
         low, high = on_scale(50.0, 49.0, 51.0)
-        assert (low, high) == (pytest.approx(49, abs=0.01), pytest.approx(51, abs=0.01))
+        assert [low, high] == pytest.approx([49, 51], abs=0.01)
 
     def test_on_a_correlation_it_is_fishers_z(self) -> None:
         z, half = math.atanh(0.9), 0.05
