@@ -210,7 +210,7 @@ def _worth(rng: np.random.Generator, drawn: Sequence[Floats], values: Sequence[f
     """From each seed's resampled values; enough seeds are drawn anew too."""
     found, number = np.stack(drawn, 1), len(drawn)
     weights = _counts(rng, number) if number >= ENOUGH else np.full((1, number), 1 / number)
-    means = (found * weights).sum(1)
+    means = (found * weights).sum(1).round(12)  # sums of fractions may be a hair above 1
     tails = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
     low, high = np.quantile(means[np.isfinite(means)], tails)
     return Worth(float(np.mean(values)), float(low), float(high), tuple(values))

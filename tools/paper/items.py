@@ -31,6 +31,7 @@ class Item(NamedTuple):
     draw: Callable[[Measured], Figure] | None = None
     tabulate: Callable[[Measured | None], Table] | None = None
     claims: tuple[str, ...] = ()  # the beginnings of the claims that it is about
+    also: tuple[str, ...] = ()  # further tasks that the same figure is drawn of
 
     @property
     def kind(self) -> Literal["figure", "table"]:
@@ -69,7 +70,8 @@ ITEMS: tuple[Item, ...] = (
     Item("imagenet-bars", "Figure 14", "accuracy on ImageNet-C by severity", "imagenet",
          drawing.severity_bars, claims=_HELPS),
     Item("accuracy-idempotence", "Figure 15", "accuracy against idempotence error", "imagenet",
-         drawing.accuracy_against_scores, claims=("idempotence error and accuracy",)),
+         drawing.accuracy_against_scores, claims=("idempotence error and accuracy",),
+         also=("cifar",)),
     Item("segmentation-comparison", "Figure 16", "roads by several methods", "roads"),
     *(
         Item(f"online-{shown}", f"Table 1, {side}", f"online IT³ on {shown}", task,
@@ -135,23 +137,30 @@ def make(
             raise IT3Error(f"{item.name} is not measured: {missing.get(item.task, item.task)}")
         text = markdown_table(item.tabulate(found[item.task])) + "\n"
         return f"{write_text(folder / f'{item.name}.md', text)}\n\n{text}"
-    content = picture(item, found, records)
-    if content is None:
+    made = pictures(item, found, records)
+    if not made:
         why = missing.get(item.task, f"no records of {item.task} have it")
         raise IT3Error(f"{item.name} is not measured: {why}")
-    return str(write_bytes(folder / f"{item.name}.png", content))
+    return "\n".join(str(write_bytes(folder / f"{k}.png", one)) for k, one in made.items())
 
 
-def picture(item: Item, found: Mapping[str, Measured], records: Path) -> bytes | None:
-    """A figure as a small PNG; None where nothing was measured for it."""
+def pictures(item: Item, found: Mapping[str, Measured], records: Path) -> dict[str, bytes]:
+    """A figure as small PNGs by name: of its task, and of others that have the same one."""
+    named = {item.task: item.name, **{task: f"{item.name}-{task}" for task in item.also}}
+    made = {name: _picture(item, task, found, records) for task, name in named.items()}
+    return {name: content for name, content in made.items() if content is not None}
+
+
+def _picture(item: Item, task: str, found: Mapping[str, Measured], records: Path) -> bytes | None:
+    """None where nothing was measured for it."""
     if item.is_gallery:
         path = records / f"{item.name}.png"
         return path.read_bytes() if path.exists() else None
-    if item.draw is None or (item.task and item.task not in found):
+    if item.draw is None or (task and task not in found):
         return None
     try:
         # The diagram needs no records.
-        return small(item.draw(found.get(item.task, Measured("", [], []))))
+        return small(item.draw(found.get(task, Measured("", [], []))))
     except IT3Error:  # the records are of something else: there is nothing to draw
         return None
 

@@ -13,7 +13,7 @@ from it3_core.io.files import make_folder, write_bytes, write_text
 from paper import records, tables
 from paper.claims import Finding, Judged, findings
 from paper.deviations import DEVIATIONS, UNITS
-from paper.items import ITEMS, Item, picture
+from paper.items import ITEMS, Item, pictures
 from paper.numbers import SAYS, TASKS
 from paper.records import Measured
 
@@ -127,11 +127,12 @@ def _item(
     one = found.get(item.task)
     if item.tabulate is not None and one is not None:
         parts.append(item.tabulate(one))
-    elif (content := picture(item, found, folder)) is not None:
+    made = {} if item.tabulate else pictures(item, found, folder)
+    for name, content in made.items():
         place = folder if item.is_gallery else page.parent / page.stem
-        path = os.path.relpath(place / f"{item.name}.png", page.parent)
+        path = os.path.relpath(place / f"{name}.png", page.parent)
         parts.append((f"{item.place}: {item.says}", path, content))
-    else:
+    if not made and (item.tabulate is None or one is None):
         why = missing.get(item.task)
         parts.append(f"Not measured yet: {why}." if why else "Not measured yet.")
     if item.tabulate is not None and one is None:

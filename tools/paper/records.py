@@ -168,10 +168,10 @@ def _packed(record: Record) -> dict[str, Any]:
         return {**kept, "problem": record["problem"]}
     kept |= {k: float(f"{record[k]:.4g}") for k in ("cost", "cpu_seconds") if record.get(k)}
     errors = np.asarray(record["errors"], dtype=np.float64)
-    if set(np.unique(errors)) <= {0.0, 100.0}:
-        return {**kept, "wrong": "".join("1" if one else "0" for one in errors)}
     further = {k: v for k, v in record.items() if isinstance(v, list) and k not in _NOT_COLUMNS}
     columns = {k: _rounded(v, 4) for k, v in further.items()}
+    if not columns and set(np.unique(errors)) <= {0.0, 100.0}:
+        return {**kept, "wrong": "".join("1" if one else "0" for one in errors)}
     return {**kept, "errors": _rounded(errors, 4), **({"columns": columns} if columns else {})}
 
 
