@@ -70,7 +70,7 @@ def findings(found: Mapping[str, Measured]) -> list[Finding]:
             continue
         given = one if asked is _beats_others else one.part()
         # Of scores and streams there is one line, on the trained statistics.
-        both = ON_BATCH in _names(one) and asked not in (_online, _figure_2, _pearson)
+        both = one.part().sizes(ON_BATCH) and asked not in (_online, _figure_2, _pearson)
         batch = asked(given, ON_BATCH) if both else None
         lines.append(Finding(task, claim, asked(given, IT3), batch))
     return lines
@@ -333,7 +333,3 @@ def judged(found: Contrast | None, *notes: str) -> Judged:
 def source_of(one: Measured) -> Series:
     """The source, which is what no adaptation gives."""
     return SOURCE, one.largest(SOURCE)
-
-
-def _names(one: Measured) -> set[str]:
-    return {record["method"] for record in one.part().records}

@@ -191,6 +191,6 @@ def idempotence_histograms(one: Measured) -> Figure:
         raise IT3Error("there are no idempotence errors to draw")
     return error_histograms(
         *(before[0], after[0], inside[0]),
-        training=training[0] if training else None,
+        training=training[0] if training else (),
         error="idempotence error |y₁ − y₀|, in training standard deviations",
     )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from paper.numbers import BATCHES, IT3
+from paper.numbers import BATCHES, IT3, SHIFTED
 from paper.places import NotHereError, Place
 from paper.records import MAIN, Measured
 from paper.running import evaluated, finished, memory_of, trained
@@ -25,18 +23,18 @@ def cifar(place: Place, seed: int) -> Measured:
     opened = None if place.size == "quick" else _opened(place, "cifar", "test")
     if opened is None:
         return _on_characters(place, seed, "cifar", NetworkSettings("dla", "tiny"))
+    train, test = opened
     weights = place.given("weights", "cifar10-resnet56.safetensors")
     how: dict[str, Any] = {"bfloat16": True if place.size == "small" else None}
-    if place.preset == "paper" or weights is None or not _known("resnet56"):
-        network = NetworkSettings("dla", "paper" if place.preset else place.of(0, "small", "paper"))
+    if place.preset or weights is None:
+        network = NetworkSettings("dla", place.of(None, None, "full"))
         how["epochs"] = None if place.preset else place.of(0, 5, 100)
-        return _corrupted(place, seed, "cifar", "CIFAR-10", *opened, network, how)
-    how |= {"epochs": place.of(0, 4, 4), "weights": weights, "bfloat16": None}
-    train, test = opened
-    # These weights have seen every training image: one half of the others is left for choosing.
-    test = test.take(np.arange(1, len(test), 2))
-    network = NetworkSettings("resnet56", "paper")
-    return _corrupted(place, seed, "cifar", "CIFAR-10", train, test, network, how)
+        return _corrupted(place, seed, "cifar", "CIFAR-10", train, test, network, how)
+    # These weights have seen every training image: one half of the others is for choosing.
+    how = {"epochs": 4, "weights": weights, "validation": weights.parent, "validation_half": 0}
+    network = NetworkSettings("resnet56", "full")
+    rest: dict[str, Any] = {"network": network, "training": how, "apart": test}
+    return _corrupted(place, seed, "cifar", "CIFAR-10", train, test.half(1), **rest)
 
 
 def imagenet(place: Place, seed: int) -> Measured:
@@ -50,15 +48,12 @@ def imagenet(place: Place, seed: int) -> Measured:
     folder = place.given("imagenet")
     official = folder is not None and folder.name == "imagenet"
     data = "ImageNet" if official else "tiny-imagenet-50"
-    if place.preset is None and not official and _known("efficientnet_lite0"):
-        pretrained: Any = {"pretrained": "efficientnet_lite0", "size": 96}
-        how, network = {"epochs": place.of(0, 4, 8)}, NetworkSettings(**pretrained)
-        return _corrupted(place, seed, "imagenet", data, *opened, network, how)
-    size = 224 if official else 64
-    network = NetworkSettings("resnet18", "paper" if place.preset else "small", size=size)
-    how = {"epochs": None if place.preset else place.of(0, 40, 90)}
-    if not official:  # few images, so more steps of fewer
-        how |= {"batch_size": 32, "lr": 0.05}
+    pixels: Any = {"pixels": 224 if official else 64}
+    how: dict[str, Any] = {"epochs": None if place.preset else place.of(0, 40, 90)}
+    network = NetworkSettings("resnet18", **pixels)
+    if not (place.preset or official):
+        how, pixels = {"epochs": place.of(0, 4, 8)}, {"pixels": 96}
+        network = NetworkSettings(pretrained="efficientnet_lite0", **pixels)
     return _corrupted(place, seed, "imagenet", data, *opened, network, how)
 
 
@@ -84,12 +79,6 @@ def _opened(place: Place, what: str, tested: str) -> tuple[Any, Any] | None:
     return found[0], found[1]
 
 
-def _known(network: str) -> bool:
-    from it3_vision.image_options import NETWORKS
-
-    return network in NETWORKS
-
-
 def _corrupted(
     place: Place,
     seed: int,
@@ -99,6 +88,7 @@ def _corrupted(
     test_set: Any,
     network: Any,
     training: dict[str, Any],
+    apart: Any = None,
 ) -> Measured:
     from it3_vision.classify.cli import Train
     from it3_vision.classify.levels import Shifts
@@ -117,7 +107,8 @@ def _corrupted(
     def problem(rotation: bool) -> Any:
         out = place.folder / ("rotation" if rotation and own else "experiment")
         options: Any = {"out": out, "seed": seed, "network": network, "rotation": rotation}
-        return problem_of(train_set, place.options(Train, **options, **training), {"data": data})
+        options = place.options(Train, **options, **training)
+        return problem_of(train_set, options, {"data": data}, apart)
 
     def shifts(most: int, severities: tuple[int, ...]) -> Any:
         some = test_set.sample(min(most, len(test_set)), 0)
@@ -154,7 +145,7 @@ def _corrupted(
         same=True,
         unit="error in per cent",
         data=data,
-        network=f"{getattr(network, 'network', network.name)} {network.preset}",
+        network=f"{network.network}, {network.width}",
         scores=scores,
         **further,
     )
@@ -173,17 +164,10 @@ def age(place: Place, seed: int) -> Measured:
     else:
         tars = sorted(given.glob("*.tar*")) if given.is_dir() else []
         faces = read_faces(tars[0] if tars else given).images
-        fields = FaceSettings.__dataclass_fields__
-        training = {"epochs": None if place.preset else place.of(0, 10, 60)}
-        if place.preset:
-            network = FaceSettings("paper")
-        elif "pretrained" in fields and _known("efficientnet_lite0"):
-            pretrained: Any = {"pretrained": "efficientnet_lite0", "size": 112}
-            network = FaceSettings(**pretrained)
-        else:
-            network = FaceSettings("tiny" if place.size == "small" else "small")
-        data = f"UTKFace, {network.pixels} pixels"
-        training["bfloat16"] = True if place.size == "small" else None
+        training = {"epochs": None if place.preset else place.of(0, 10, 60), "coral": True}
+        how: Any = {} if place.preset else {"pretrained": "efficientnet_lite0", "pixels": 112}
+        network = FaceSettings(**how)
+        data = f"UTKFace, {network.side} pixels"
     options: Any = {"out": place.folder / "experiment", "seed": seed, "network": network}
     problem = problem_of(faces, place.options(Train, **options, **training), {"data": data})
     experiment = trained(place, problem)
@@ -195,7 +179,7 @@ def age(place: Place, seed: int) -> Measured:
         same=False,
         unit="MAE in years",
         data=data,
-        network=f"{getattr(network, 'pretrained', None) or 'ResNet'} {network.preset}",
+        network=f"{network.pretrained or 'ResNet'}, {network.width}",
     )
 
 
@@ -214,8 +198,7 @@ def roads(place: Place, seed: int) -> Measured:
     how: dict[str, Any] = {}
     if place.size == "quick" or towns is None or country is None:
         known, beyond = drawn_scenes("urban", 64, 128), drawn_scenes("rural", 8, 128, seed=500)
-        small = {"size": 64, "epochs": 10, "lr": 2e-2, "steps": 2}
-        training: dict[str, Any] = small | ({} if place.preset else {"preset": "tiny"})
+        training: dict[str, Any] = {"crop": 64, "epochs": 10, "lr": 2e-2, "size": "tiny"}
         data, how = "drawn towns and countryside", {"tile": 80}
     else:
         official = towns.is_dir()
@@ -223,15 +206,17 @@ def roads(place: Place, seed: int) -> Measured:
         split = "test" if (country / "test").is_dir() else None
         metres = None if country.is_dir() else 1.0
         beyond = open_roads(country, resolution=metres, split=split)
-        training = {} if place.preset else {"epochs": place.of(0, 40, 80), "steps": 2}
+        training = {} if place.preset else {"epochs": place.of(0, 40, 80)}
+        how = {"further": place.of(0, 10, 40)}
         sizes, data = BATCHES["roads"], f"{towns.name} to {country.name}"
         if not (place.preset or place.size == "full"):
-            window, how = 192, {"tile": 112}
+            window, how = 192, how | {"tile": 112}
+    training |= {"rotation": True, "steps": 3 if place.preset else 2}
     options = place.options(Train, out=place.folder / "experiment", seed=seed, **training)
     experiment = trained(place, problem_of(known, options, {"data": data}))
     images = images_of(beyond, options.at, window=window)
     test_set = replace(comparison(experiment, images, sizes, **how), memory=False)
-    found = evaluated(place, experiment, test_set)
+    found = evaluated(place, experiment, test_set, ablation=(f"{IT3}, steps: 1", SHIFTED))
     records = [dict(record) for record in found.records]
     quarters = joined(records, test_set.groups)
     inside = [record for record in records if record["level"] == VALIDATION]

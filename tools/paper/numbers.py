@@ -39,10 +39,8 @@ class Online(NamedTuple):
 _ROADS = ("correctness", "completeness", "quality")
 ONLINE_TABLE: dict[str, Online] = {
     "online-roads": Online("roads", _ROADS, {
-        "Not optimised": (55.7, 44.3, 39.5),
-        "IT³ (batch=4)": (55.7, 49.1, 46.4),
-        "IT³ (batch=8)": (58.1, 52.0, 48.5),
-        "IT³ (batch=16)": (57.3, 52.7, 48.7),
+        "Not optimised": (55.7, 44.3, 39.5), "IT³ (batch=4)": (55.7, 49.1, 46.4),
+        "IT³ (batch=8)": (58.1, 52.0, 48.5), "IT³ (batch=16)": (57.3, 52.7, 48.7),
         "IT³ (online)": (77.5, 79.8, 69.8),
     }),
     "online-airfoils": Online("wings", ("MAE",), {

@@ -106,12 +106,9 @@ def claims_table(judged: Sequence[Finding]) -> Table:
 
 
 def _notes(judged: Sequence[Finding]) -> Table:
-    lines = [["task", "claim", "note", "on batch statistics"]]
-    for one in judged:
-        batch = "" if one.batch is None else one.batch.note
-        if one.source.note or batch:
-            lines.append([one.task, one.claim, one.source.note, batch])
-    return lines
+    lines = [[one.task, one.claim, one.source.note, one.batch.note if one.batch else ""]
+             for one in judged]  # fmt: skip
+    return [["task", "claim", "note", "on batch statistics"], *(x for x in lines if x[2] or x[3])]
 
 
 def _item(

@@ -27,7 +27,7 @@ GALLERIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "face-samples": ("age", ("face-samples", "faces", "samples")),
     "road-samples": ("roads", ("road-samples",)),
     "road-iterations": ("roads", ("road-iterations", "iterations", "qualitative")),
-    "segmentation-comparison": ("roads", ("segmentation-comparison", "comparison")),
+    "segmentation-comparison": ("roads", ("segmentation", "segmentation-comparison")),
     "airfoil-samples": ("wings", ("airfoil-samples", "wings-samples", "samples")),
     "car-samples": ("cars", ("car-samples", "cars-samples", "samples")),
 }
@@ -91,15 +91,15 @@ def evaluated(
     name: str = "evaluation",
     *,
     only: Sequence[str] | None = None,
-    ablation: bool = False,
+    ablation: Sequence[str] = (SHIFTED,),
     bare: bool = False,
 ) -> Any:
     """An evaluation in a folder of its own; `bare` is without pictures and memory."""
     from it3_core.experiment.evaluate import evaluate
 
-    more = [one for one in ABLATION_LINES if ablation or one.name == SHIFTED]
+    more = [one for one in ABLATION_LINES if one.name in ablation and not bare]
     streams = any(line.stream for line in test_set.lines)
-    lines = [*test_set.lines, *(more if streams and not bare else ())]
+    lines = [*test_set.lines, *(more if streams else ())]
     kept = [line for line in lines if line.name not in DROPPED]
     wanted = kept if only is None else [line for line in kept if line.name in (SOURCE, *only)]
     test_set = replace(test_set, lines=wanted)

@@ -102,9 +102,11 @@ def time(task: str, one: Measured | None) -> Table:
     """Inference time on out-of-distribution data, in passes of the base model."""
     lines = [["method", "paper", "ours"]]
     main = None if one is None else one.part()
-    for method, times in numbers.COSTS[task].items():
+    paper = {m: f"{times:g}×" for m, times in numbers.COSTS[task].items()}
+    for method in (*paper, f"{IT3}, steps: 1"):
         ours = "" if main is None or not main.sizes(method) else f"{span(costs(main, method))}×"
-        lines.append([_plain(method), f"{times:g}×", ours or _UNKNOWN])
+        if method in paper or ours:
+            lines.append([_plain(method), paper.get(method, _UNKNOWN), ours or _UNKNOWN])
     return lines
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from it3_core.experiment.lines import ABLATION_LINES
 from paper.images import age, cifar, imagenet, roads
-from paper.numbers import BATCHES
+from paper.numbers import BATCHES, IT3, SHIFTED
 from paper.places import NotHereError, Place
 from paper.records import MAIN, Measured, measured
 from paper.running import Task, evaluated, finished, trained, training_scores
@@ -44,7 +45,7 @@ def wings(place: Place, seed: int) -> Measured:
     from it3_aero.wings.generating import generate
     from it3_aero.wings.task import TASK
 
-    n, data = place.of(300, 2000, 2000), place.folder / "data"
+    n, data = place.of(240, 2000, 2000), place.folder / "data"
     card = generate(data, n, seed=0, progress=place.progress)
     source = f"{n} profiles, {card['settings']['solver']}"
     return _shapes(place, seed, TASK, data, source, "MAE of L/D", Train, Evaluate)
@@ -79,7 +80,9 @@ def _shapes(
     sizes = ",".join(map(str, BATCHES[task.name]))
     compared = place.options(tested, most=place.of(12, 100, 10**6), batch_sizes=sizes)
     tests = task.test_set(experiment, compared)
-    found = evaluated(place, experiment, tests, ablation=place.size != "quick")
+    few = [f"{IT3}, steps: 1", SHIFTED]
+    every = [line.name for line in ABLATION_LINES]
+    found = evaluated(place, experiment, tests, ablation=place.of(few, every, every))
     rows = problem.data if not callable(problem.data) else problem.data()
     seen = training_scores(experiment, rows.plain(list(rows.rows)[:_MOST_SEEN])[0])
     network = f"graph network, {experiment.settings['network']['layers']} layers"

@@ -179,16 +179,16 @@ def error_histograms(
     after: Values,
     in_distribution: Values,
     *,
-    training: Values | None = None,
+    training: Values = (),
     error: str = "idempotence error",
     title: str | None = None,
 ) -> Figure:
     """Idempotence errors of shifted data before and after adaptation, and of data without a shift.
 
-    The paper's Figure 2; dashes are medians.
+    With those of training data, where they are given, the paper's Figure 2; dashes are medians.
     """
-    named = {} if training is None else {"training": (training, "#7b8494")}
-    named |= {
+    named = {
+        **({"training": (training, "#2b90e6")} if len(training) else {}),
         "in distribution": (in_distribution, "#4fae90"),
         "shifted, before": (before, "#d0590a"),
         "shifted, after": (after, "#8a2b9c"),
