@@ -1,9 +1,8 @@
 """Tasks side by side, each in a process of its own, which ends with the one that started it.
 
-Several at a time write their progress to `log.txt` in their folders.
-
-The networks of `quick` and `small` are too small for the threads of several cores to share: two
-tasks beside one another, a core each, take little more than half the time of one after the other.
+Several at a time write their progress to `log.txt` in their folders. The networks of `quick` and
+`small` are too small for the threads of several cores to share: two tasks beside one another, a
+core each, take little more than half the time of one after the other.
 """
 
 from __future__ import annotations
@@ -12,13 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import (
-    BrokenExecutor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    as_completed,
-)
+from concurrent import futures
 from contextlib import redirect_stderr
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
@@ -41,13 +34,13 @@ def side_by_side(places: Mapping[str, Place], jobs: int) -> Iterator[tuple[str, 
     """
     threads = max(1, cores() // jobs)
     problem: BaseException | None = None
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting: dict[Future[Result], str] = {
+    with futures.ThreadPoolExecutor(jobs) as pool:
+        waiting: dict[futures.Future[Result], str] = {
             pool.submit(_alone, name, place, threads, jobs > 1): name
             for name, place in places.items()
         }
         try:
-            for done in as_completed(waiting):
+            for done in futures.as_completed(waiting):
                 if (failed := done.exception()) is None:
                     yield waiting[done], done.result()
                 problem = problem or failed
@@ -69,12 +62,12 @@ def _alone(name: str, place: Place, threads: int, logged: bool) -> Result:
     print(f"{name} ...{progress}", file=sys.stderr, flush=True)
     began = time.monotonic()
     outcome: Result
-    with ProcessPoolExecutor(1, get_context("spawn"), _leave_with_parent) as pool:
+    with futures.ProcessPoolExecutor(1, get_context("spawn"), _leave_with_parent) as pool:
         try:
             outcome = pool.submit(_measure, name, place, threads, logged).result()
         except NotHereError as missing:
             outcome = missing
-        except BrokenExecutor:
+        except futures.BrokenExecutor:
             outcome = NotHereError(
                 "its process ended unexpectedly; run the same command again, which goes on there"
             )

@@ -46,8 +46,9 @@ class Contrast:
 
     @property
     def sign(self) -> int:
-        """−1 or 1 where the interval excludes zero, else 0."""
-        if self.low is None or self.high is None:
+        """−1 or 1 where the interval excludes zero, and few seeds all agree; else 0."""
+        few = len(self.seeds) < ENOUGH
+        if self.low is None or self.high is None or (few and min(self.seeds) * max(self.seeds) < 0):
             return 0
         return -1 if self.high < 0 else 1 if self.low > 0 else 0
 

@@ -24,9 +24,9 @@ _HOW = (
     "instance by instance; negative is better. It is reproduced where its 95 % interval lies below "
     "zero, the opposite where it lies above, not shown where it holds zero. From five training "
     "seeds on, the interval is over seeds and instances; of fewer it is over instances with the "
-    "seeds fixed, and each seed's mean stands beside it. Intervals of AUROC and of Pearson's r are "
-    "percentiles of resampled instances and of resampled corruption sets; those of accuracies are "
-    "made on the logit."
+    "seeds fixed, each seed's mean stands beside it, and all must agree. Intervals of AUROC and of "
+    "Pearson's r are percentiles of resampled instances and of resampled corruption sets; those of "
+    "accuracies are made on the logit."
 )
 
 TITLE = "The paper, measured"

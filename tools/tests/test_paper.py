@@ -180,6 +180,15 @@ class TestIntervals:
         assert found.sign == sign
         assert found.by_seed.startswith("seeds -29") == (seeds < 5)
 
+    def test_few_seeds_that_disagree_show_nothing(self) -> None:
+        source = {seed: noisy(seed, 10.0) for seed in range(2)}
+        mine = {0: [e - 2.0 for e in source[0]], 1: [e + 0.1 for e in source[1]]}
+        found = contrast(pair(mine, source), A, B)
+        assert found is not None
+        assert found.high is not None
+        assert found.high < 0
+        assert found.sign == 0
+
     def test_only_seeds_that_both_have_count(self) -> None:
         both = pair({0: [1.0, 1.0], 1: [9.0, 9.0]}, {0: [2.0, 2.0]})
         found = contrast(both, A, B)
