@@ -21,7 +21,7 @@ from it3_core import IT3Error
 from it3_core.evaluation.records import Record
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.experiment.tables import markdown_table
-from paper import numbers, records
+from paper import alone, intervals, numbers, records
 from paper.__main__ import KEPT, PAGE, main
 from paper.claims import Finding, findings, memory
 from paper.deviations import DEVIATIONS
@@ -138,6 +138,12 @@ def verdict(found: dict[str, Measured], name: str, claim: str) -> str:
 
 def lines(found: dict[str, Measured], name: str, claim: str) -> list[Finding]:
     return [one for one in findings(found) if one.task == name and one.claim.startswith(claim)]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rough intervals, in less time."""
+    monkeypatch.setattr(intervals, "_RESAMPLES", 200)
 
 
 # --- intervals
@@ -305,7 +311,7 @@ def test_memory_is_held_against_the_papers(held: float, expected: str) -> None:
     assert memory(task("imagenet")) == {}
 
 
-def test_scores_are_judged_on_their_scale() -> None:
+def test_scores_are_judged_on_their_scale(few: None) -> None:
     found = everything()
     assert verdict(found, "wings", "the idempotence error") == "reproduced"
     pearson = lines(found, "imagenet", "idempotence error and accuracy")[0].source
@@ -317,7 +323,7 @@ def test_scores_are_judged_on_their_scale() -> None:
     assert verdict({"wings": grown}, "wings", "the idempotence error") == "the opposite"
 
 
-def test_the_table_of_claims_fits_its_forty_lines() -> None:
+def test_the_table_of_claims_fits_its_forty_lines(few: None) -> None:
     for found in ({}, everything()):
         table = claims_table(findings(found))
         assert len(markdown_table(table).splitlines()) <= 40
@@ -408,7 +414,9 @@ def test_levels_are_those_of_every_seed() -> None:
     assert Measured("imagenet", [{"same": True}], [*first, *rest]).levels() == ["fog 5"]
 
 
-def test_the_page_holds_every_claim_item_and_deviation(kept: Path, tmp_path: Path) -> None:
+def test_the_page_holds_every_claim_item_and_deviation(
+    kept: Path, tmp_path: Path, few: None
+) -> None:
     text, html = (
         p.read_text() for p in write_page(kept, tmp_path / "paper.md", tmp_path / "p.html")
     )
@@ -516,13 +524,20 @@ def test_tasks_run_side_by_side_each_with_its_log(tmp_path: Path) -> None:
     assert "IT3_DATA has no imagenet" in page or "it needs it3-vision, which is not" in page
 
 
-def test_a_task_that_fails_leaves_the_others(tmp_path: Path) -> None:
-    data = uci(tmp_path / "data")
-    (data / "uci" / "bostonHousing" / "data.txt").write_text("1 2 three 4\n")
-    done = command(tmp_path, "imagenet", "tabular", "--jobs", "2", "--size", "small", data=data)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "imagenet: done in" in done.stderr
+def test_a_task_that_fails_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(name: str, *_: Any) -> Any:
+        if name == "wings":
+            raise IT3Error("the data are damaged")
+        return [tmp_path] if name == "age" else NotHereError("no data")
+
+    monkeypatch.setattr(alone, "_alone", measure)
+    place = Place("quick", None, tmp_path, tmp_path)
+    places, found = dict.fromkeys(("wings", "age", "cars"), place), {}
+    with pytest.raises(IT3Error, match="damaged"):
+        found.update(alone.side_by_side(places, 2))
+    assert set(found) == {"age", "cars"}
 
 
 def command(folder: Path, *arguments: str, data: Path) -> subprocess.CompletedProcess[str]:
