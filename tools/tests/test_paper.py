@@ -534,7 +534,8 @@ def test_a_task_that_fails_leaves_the_others(
 
     monkeypatch.setattr(alone, "_alone", measure)
     place = Place("quick", None, tmp_path, tmp_path)
-    places, found = dict.fromkeys(("wings", "age", "cars"), place), {}
+    places = dict.fromkeys(("wings", "age", "cars"), place)
+    found: dict[str, Any] = {}
     with pytest.raises(IT3Error, match="damaged"):
         found.update(alone.side_by_side(places, 2))
     assert set(found) == {"age", "cars"}
