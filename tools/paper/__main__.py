@@ -145,10 +145,9 @@ def _made() -> dict[str, str]:
 def _commit() -> str:
     """Of this checkout, and whether it was changed since."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.check_output(git, text=True, stderr=subprocess.DEVNULL).strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
+    there = shutil.which("git") is not None
+    found = subprocess.run(git, capture_output=True, text=True, check=False) if there else None
+    return (found and found.stdout.strip()) or "unknown"
 
 
 def main(arguments: list[str]) -> int:

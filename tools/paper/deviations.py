@@ -20,7 +20,6 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
         "no uci/bostonHousing.",
         "A zeroed feature reads 0 in standardised units, its column's mean; seeds are the 20 "
         "standard splits.",
-        "Without `--preset paper`: the neutral signal is a mask beside the value.",
     ),
     "cifar": (
         "JPEG copies of CIFAR-10 where its binary files are missing; the corruptions are made here "

@@ -34,8 +34,9 @@ Heights = dict[str, tuple[str, list[float | None]]]
 _BATCH = LinearSegmentedColormap.from_list("it3", BATCH_COLOURS)
 _ON_BATCH = LinearSegmentedColormap.from_list("on batch", ["#a3195b", "#e79fc4"])
 _BLUES = LinearSegmentedColormap.from_list("actmad", [ACTMAD_BLUE, (0.45, 0.58, 0.95)])
+_GREENS = LinearSegmentedColormap.from_list("statistics", ["#0f766e", "#9bd8cc"])
 _OTHERS = {"TTT": to_hex(TTT_GREEN), "Tent": "#c2410c", "ETA": "#eab308", "MEMO": "#713f12",
-           STATISTICS: "#0f766e", SOURCE: NOT_OPTIMISED}  # fmt: skip
+           SOURCE: NOT_OPTIMISED}  # fmt: skip
 _NAMES = {SOURCE: "not optimised", IT3: "IT³", ON_BATCH: "IT³ on batch statistics", "Tent": "TENT"}
 _SEVERITY = ("#1a9850", "#91cf60", "#fee08b", "#fdae61", "#f46d43", "#a50026")
 """Clean, and severities 1 to 5."""
@@ -46,6 +47,8 @@ def colour_of(method: str, index: int, number: int) -> str:
     part = index / max(1, number - 1)
     if method in (IT3, ON_BATCH):
         return to_hex((_BATCH if method == IT3 else _ON_BATCH)(part))
+    if method == STATISTICS:
+        return to_hex(_GREENS(part))
     return to_hex(_BLUES(part)) if method.startswith(ACTMAD) else _OTHERS.get(method, "#999999")
 
 
@@ -147,7 +150,7 @@ def _bars(axes: Any, heights: Heights, names: Sequence[str], legend: bool = True
     axes.grid(axis="y", color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
     if legend:
-        axes.legend(fontsize=7, ncols=6, frameon=False, loc="lower left", bbox_to_anchor=(0, 1.06))
+        axes.legend(fontsize=7, ncols=4, frameon=False, loc="lower left", bbox_to_anchor=(0, 1.06))
 
 
 def accuracy_against_scores(one: Measured) -> Figure:

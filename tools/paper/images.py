@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from it3_core.io.files import write_figure
 from paper.numbers import BATCHES, IT3, SHIFTED
 from paper.places import NotHereError, Place
 from paper.records import MAIN, Measured
@@ -29,12 +32,11 @@ def cifar(place: Place, seed: int) -> Measured:
     if place.preset or weights is None:
         network = NetworkSettings("dla", place.of(None, None, "full"))
         how["epochs"] = None if place.preset else place.of(0, 5, 100)
-        return _corrupted(place, seed, "cifar", "CIFAR-10", train, test, network, how)
+        return _corrupted(place, seed, "cifar", "CIFAR-10", opened, network, how)
     # These weights have seen every training image: one half of the others is for choosing.
     how = {"epochs": 4, "weights": weights, "validation": weights.parent, "validation_half": 0}
-    network = NetworkSettings("resnet56", "full")
-    rest: dict[str, Any] = {"network": network, "training": how, "apart": test}
-    return _corrupted(place, seed, "cifar", "CIFAR-10", train, test.half(1), **rest)
+    sets, network = (train, test.half(1), test), NetworkSettings("resnet56", "full")
+    return _corrupted(place, seed, "cifar", "CIFAR-10", sets, network, how)
 
 
 def imagenet(place: Place, seed: int) -> Measured:
@@ -54,14 +56,15 @@ def imagenet(place: Place, seed: int) -> Measured:
     if not (place.preset or official):
         how, pixels = {"epochs": place.of(0, 4, 8)}, {"pixels": 96}
         network = NetworkSettings(pretrained="efficientnet_lite0", **pixels)
-    return _corrupted(place, seed, "imagenet", data, *opened, network, how)
+    return _corrupted(place, seed, "imagenet", data, opened, network, how)
 
 
 def _on_characters(place: Place, seed: int, task: str, network: Any) -> Measured:
     from it3_vision.classify.drawn import characters
 
     how = {"epochs": 3, "batch_size": 32, "lr": 0.05, "flip": False, "tuned": "16:128"}
-    return _corrupted(place, seed, task, _DRAWN, characters(1200), characters(64, 1), network, how)
+    sets = characters(1200), characters(64, 1)
+    return _corrupted(place, seed, task, _DRAWN, sets, network, how)
 
 
 def _opened(place: Place, what: str, tested: str) -> tuple[Any, Any] | None:
@@ -80,20 +83,14 @@ def _opened(place: Place, what: str, tested: str) -> tuple[Any, Any] | None:
 
 
 def _corrupted(
-    place: Place,
-    seed: int,
-    task: str,
-    data: str,
-    train_set: Any,
-    test_set: Any,
-    network: Any,
-    training: dict[str, Any],
-    apart: Any = None,
+    place: Place, seed: int, task: str, data: str, sets: Any, network: Any, training: dict[str, Any]
 ) -> Measured:
+    """`sets` are training images, test images and, if there are some, images to choose by."""
     from it3_vision.classify.cli import Train
     from it3_vision.classify.levels import Shifts
     from it3_vision.classify.task import comparison_of, problem_of
 
+    train_set, test_set, *apart = sets
     every = task == "imagenet"  # of these the paper has all severities
     quick, drawn = place.size == "quick", data == _DRAWN
     sizes = BATCHES[task] if not quick else (4, 16) if task == "cifar" else (8,)
@@ -108,7 +105,7 @@ def _corrupted(
         out = place.folder / ("rotation" if rotation and own else "experiment")
         options: Any = {"out": out, "seed": seed, "network": network, "rotation": rotation}
         options = place.options(Train, **options, **training)
-        return problem_of(train_set, options, {"data": data}, apart)
+        return problem_of(train_set, options, {"data": data}, *apart)
 
     def shifts(most: int, severities: tuple[int, ...]) -> Any:
         some = test_set.sample(min(most, len(test_set)), 0)
@@ -140,15 +137,9 @@ def _corrupted(
             turned = trained(place, problem(rotation=True), "rotation", vanilla=False)
             lines = comparison_of(turned, few, sizes[-1:])
             parts["rotation"] = evaluated(place, turned, lines, "rotated", only=only, bare=True)
-    return finished(
-        *(place, task, experiment, parts),
-        same=True,
-        unit="error in per cent",
-        data=data,
-        network=f"{network.network}, {network.width}",
-        scores=scores,
-        **further,
-    )
+    further |= {"data": data, "network": f"{network.network}, {network.width}"}
+    further |= {"same": True, "unit": "error in per cent"}
+    return finished(place, task, experiment, parts, scores=scores, **further)
 
 
 def age(place: Place, seed: int) -> Measured:
@@ -174,13 +165,9 @@ def age(place: Place, seed: int) -> Measured:
     most, sizes = place.of(24, 10**6, 10**6), BATCHES["age"] if given else (4, 16)
     compared = replace(comparison_of(experiment, faces, sizes, most=most), memory=False)
     found = evaluated(place, experiment, compared)
-    return finished(
-        *(place, "age", experiment, {MAIN: found}),
-        same=False,
-        unit="MAE in years",
-        data=data,
-        network=f"{network.pretrained or 'ResNet'}, {network.width}",
-    )
+    used = f"{network.pretrained or 'ResNet'}, {network.width}"
+    about = {"same": False, "unit": "MAE in years", "data": data, "network": used}
+    return finished(place, "age", experiment, {MAIN: found}, **about)
 
 
 def roads(place: Place, seed: int) -> Measured:
@@ -197,8 +184,8 @@ def roads(place: Place, seed: int) -> Measured:
     sizes: tuple[int, ...] = (4, 8)
     how: dict[str, Any] = {}
     if place.size == "quick" or towns is None or country is None:
-        known, beyond = drawn_scenes("urban", 64, 128), drawn_scenes("rural", 8, 128, seed=500)
-        training: dict[str, Any] = {"crop": 64, "epochs": 10, "lr": 2e-2, "size": "tiny"}
+        known, beyond = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
+        training: dict[str, Any] = {"crop": 64, "epochs": 16, "lr": 2e-2, "size": "tiny"}
         data, how = "drawn towns and countryside", {"tile": 80}
     else:
         official = towns.is_dir()
@@ -217,6 +204,9 @@ def roads(place: Place, seed: int) -> Measured:
     images = images_of(beyond, options.at, window=window)
     test_set = replace(comparison(experiment, images, sizes, **how), memory=False)
     found = evaluated(place, experiment, test_set, ablation=(f"{IT3}, steps: 1", SHIFTED))
+    if seed == 0:
+        pairs = images_of(known, options.at, most=4).scenes, images.scenes[:4]
+        write_figure(found.folder / "road-samples.png", _side_by_side(*pairs), dpi=100)
     records = [dict(record) for record in found.records]
     quarters = joined(records, test_set.groups)
     inside = [record for record in records if record["level"] == VALIDATION]
@@ -230,6 +220,19 @@ def roads(place: Place, seed: int) -> Measured:
         images=len(images.scenes),
         window=window,
     )
+
+
+def _side_by_side(*sides: Any) -> Figure:
+    """The paper's Figure 7: four scenes of the training on the left, four shifted ones beside."""
+    figure = Figure(figsize=(8.4, 4.4), layout="constrained")
+    parts: Any = figure.subfigures(1, 2)
+    for side, scenes, title in zip(parts, sides, ("training", "shifted"), strict=True):
+        side.suptitle(title, fontsize=10)
+        for number, scene in enumerate(scenes, 1):
+            axes = side.add_subplot(2, 2, number)
+            axes.imshow(scene.image)
+            axes.set_axis_off()
+    return figure
 
 
 def _with_columns(quarters: Any, records: Any, groups: Any) -> list[dict[str, Any]]:

@@ -98,9 +98,9 @@ def evaluated(
     from it3_core.experiment.evaluate import evaluate
 
     more = [one for one in ABLATION_LINES if one.name in ablation and not bare]
-    streams = any(line.stream for line in test_set.lines)
-    lines = [*test_set.lines, *(more if streams else ())]
-    kept = [line for line in lines if line.name not in DROPPED]
+    if not any(line.stream for line in test_set.lines):
+        more = [one for one in more if not one.stream]
+    kept = [line for line in [*test_set.lines, *more] if line.name not in DROPPED]
     wanted = kept if only is None else [line for line in kept if line.name in (SOURCE, *only)]
     test_set = replace(test_set, lines=wanted)
     if bare:
@@ -115,25 +115,21 @@ def finished(
     experiment: Any,
     parts: Mapping[str, Any],  # evaluations by name
     *,
-    same: bool,
-    unit: str,
-    data: str,
-    network: str,
     scores: Any = None,  # the evaluation whose scores are kept; the main one's by default
     more: Sequence[pd.DataFrame] = (),  # further rows of scores
     records: Sequence[Mapping[str, Any]] | None = None,  # in place of the main evaluation's
-    **further: Any,
+    **about: Any,  # `same`, `unit`, `data`, `network` and what else there is to say
 ) -> Measured:
     """What there is to keep of one seed, and the pictures of the first."""
     one = experiment.first
     if one.seed == 0:
         _keep_pictures(place, task, parts[MAIN].folder)
     course = {k: [float(f"{v:.4g}") for v in one.history[k]] for k in ("train", "validation")}
-    about = {"task": task, "seed": one.seed, "same": same, "unit": unit, "data": data,
-             "network": network, "history": course, "settings": dict(experiment.settings),
-             "paper": {kind: _plain(step) for kind, step in one.paper.items()},
-             "measured": {k: v for k, v in one.measured.items() if isinstance(v, int | float)},
-             **further}  # fmt: skip
+    about |= {"task": task, "seed": one.seed, "history": course,
+              "settings": dict(experiment.settings),
+              "paper": {kind: _plain(step) for kind, step in one.paper.items()},
+              "measured": {k: v for k, v in one.measured.items() if isinstance(v, int | float)},
+              }  # fmt: skip
     found = {name: part.records for name, part in parts.items()}
     found[MAIN] = records or found[MAIN]
     answers = [(scores or parts[MAIN]).answers, *more]
