@@ -166,7 +166,7 @@ def age(place: Place, seed: int) -> Measured:
     compared = replace(comparison_of(experiment, faces, sizes, most=most), memory=False)
     found = evaluated(place, experiment, compared)
     used = f"{network.pretrained or 'ResNet'}, {network.width}"
-    about = {"same": False, "unit": "MAE in years", "data": data, "network": used}
+    about: dict[str, Any] = {"same": False, "unit": "MAE in years", "data": data, "network": used}
     return finished(place, "age", experiment, {MAIN: found}, **about)
 
 

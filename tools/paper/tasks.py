@@ -86,7 +86,7 @@ def _shapes(
     rows = problem.data if not callable(problem.data) else problem.data()
     seen = training_scores(experiment, rows.plain(list(rows.rows)[:_MOST_SEEN])[0])
     network = f"graph network, {experiment.settings['network']['layers']} layers"
-    about = {"same": False, "unit": unit, "data": source, "network": network}
+    about: dict[str, Any] = {"same": False, "unit": unit, "data": source, "network": network}
     return finished(place, task.name, experiment, {MAIN: found}, more=[seen], **about)
 
 
