@@ -213,7 +213,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def paper(session: nox.Session) -> None:
-    """Every experiment of the paper, claim by claim: [TASK...] [--preset quick|small|full]."""
+    """The paper's experiments, figures and tables: [TASK...] [--size quick|small|full] [--list]."""
     install(session, packages=list(WHOLE.values()))
     session.run("python", "-m", "paper", *session.posargs, env={"PYTHONPATH": "tools"})
 

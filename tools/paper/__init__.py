@@ -1,7 +1,8 @@
-"""The paper, claim by claim: every experiment that the data at hand allows, and what came out.
+"""The paper, claim by claim and item by item: its experiments, figures and tables, measured here.
 
-    nox -s paper -- [TASK...] [--preset quick|small|full]
+    nox -s paper -- [TASK...] [--size quick|small|full] [--preset paper]
 
-`tasks` runs an experiment with the packages' own functions and gives an `Outcome`; `claims` asks of
-each outcome what the paper says of it; `page` writes both down.
+`tasks` and `images` measure one training seed of a task with the packages' own functions; `records`
+keeps what was measured in small files; everything else, `claims`, `items` and `page`, reads those
+files and nothing else.
 """

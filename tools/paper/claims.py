@@ -1,245 +1,335 @@
-"""What the paper says, and what our own default promises: each asked of each outcome."""
+"""What the paper says, asked of what was measured.
+
+Every claim is judged on the row "IT³ (paper)", with the trained network's statistics; where the
+network has batch norm, a second time on the batch's, since the paper does not say whose it uses.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+
+import numpy as np
+import torch
 
 from it3_core.experiment.tables import pooled
-from paper.contrasts import Contrast, Series, contrast, score_above, slope
-from paper.outcomes import Outcome
+from paper import numbers
+from paper.intervals import (
+    Contrast,
+    Floats,
+    Series,
+    Worth,
+    auroc_interval,
+    contrast,
+    over_seeds,
+    pearson_interval,
+    slope,
+)  # fmt: skip
+from paper.numbers import ACTMAD, IT3, ON_BATCH, ONLINE, SOURCE, STATISTICS, Verdict
+from paper.records import Measured
 
-Verdict = Literal[
-    "reproduced", "not reproduced", "the opposite", "not measured", "kept", "not shown", "broken"
-]
-"""Of the paper's claims the first four; of our own promises "not measured" and the last three."""
-
-ANSWERS: dict[Verdict, str] = {
-    "reproduced": "yes",
-    "not reproduced": "not shown",
-    "the opposite": "the opposite",
-}
-"""Whether a claim of the paper that was measured holds, in a table's words."""
-
-PAPER: dict[str, str] = {
-    "tabular": "box plots on Boston Housing, batches 1, 4, 8: IT³ degrades less",
-    "cifar": "bars on CIFAR-10-C, severity 5: IT³ below none, TTT and ActMAD",
-    "imagenet": "bars on ImageNet-C: IT³ above TENT, ETA, MEMO, ActMAD; Pearson −0.94",
-    "age": "box plots on UTKFace, batches 4, 8, 16: IT³ degrades less",
-    "roads": "quality 39.5 → 46.4 (4), 48.5 (8), 48.7 (16), online 69.8",
-    "wings": "MAE 38.2 → 37.6 (1), 37.5 (4), 37.4 (16), online 34.1",
-    "cars": "MAE 0.501 → 0.446 (1), 0.424 (2), 0.412 (4), online 0.385",
-}
-"""The paper's own figures by task."""
-
-BASELINES: dict[str, tuple[str, ...]] = {"cifar": ("TTT",), "imagenet": ("Tent", "ETA", "MEMO")}
-"""What the paper compares with besides ActMAD, which it has in every task."""
-
-COSTS: dict[str, float] = {"wings": 4.0, "cars": 5.0, "roads": 6.0}
-"""Forward passes that an answer by IT³ takes in the paper."""
-
-MEMORY = 7.4 / 4.5
-"""Of IT³ on ImageNet-C, as a multiple of the network's own, in the paper."""
-
-SLOW = ("MEMO", "TTT")
-"""Baselines that take many passes for each image, or another training, which `full` alone has."""
-
+_NEAR = 0.02  # how far from the paper's correlation an interval may end
 _ROUNDED = 1.1  # the paper's costs are given to a half or a whole
+POINTS = (64, 128, 256)
+"""Images in a batch of the figure of accuracy against idempotence error."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was measured of a claim, and the verdict."""
+
+    measured: str
+    verdict: Verdict
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and what was measured."""
+    """A line of the table of claims."""
 
     task: str
-    claim: str  # in words
-    measured: str  # in numbers
-    verdict: Verdict
-    why: str = ""  # what else there is to say
-
-    @property
-    def kind(self) -> str:
-        """The claim without its figures and batch sizes: the same in every task."""
-        return re.split("[,:]", self.claim)[0]
+    claim: str
+    source: Judged  # on the trained network's statistics
+    batch: Judged | None = None  # on the batch's own; None where there is no batch norm
 
 
-def findings(outcome: Outcome) -> list[Finding]:
-    """All claims about one outcome, the paper's first."""
-    asked = (_it_helps, _larger_batches, _online, _slower, _beats, _cost, _memory, _trust, _default)
-    return [finding for ask in asked for finding in ask(outcome)]
+NOT_MEASURED = Judged("", "not measured")
+
+Asked = Callable[[Measured, str], Judged]
+"""A claim, asked of a task for one of IT³'s lines."""
 
 
-def _it_helps(outcome: Outcome) -> Iterator[Finding]:
-    roles, shifted, inside = outcome.roles, outcome.shifted(), outcome.in_distribution()
-    for size in outcome.sizes(roles.it3):
-        mine: Series = (roles.it3, size)
-        gain = contrast(shifted, mine, _source(outcome))
-        harm = contrast(inside, mine, _source(outcome))
-        also = "" if harm is None else f"in distribution {harm}"
-        claim = f"IT³ lowers the error under shift, batches of {size}"
-        yield _paper(outcome, claim, gain, also)
+def findings(found: Mapping[str, Measured]) -> list[Finding]:
+    """All claims of all tasks, the paper's order of sections."""
+    lines: list[Finding] = []
+    for task, claim, asked in _claims():
+        one = found.get(task)
+        if one is None:
+            lines.append(Finding(task, claim, NOT_MEASURED))
+            continue
+        given = one if asked is _beats_others else one.part()
+        # Of scores and streams there is one line, on the trained statistics.
+        both = one.part().sizes(ON_BATCH) and asked not in (_online, _figure_2, _pearson)
+        batch = asked(given, ON_BATCH) if both else None
+        lines.append(Finding(task, claim, asked(given, IT3), batch))
+    return lines
 
 
-def _larger_batches(outcome: Outcome) -> Iterator[Finding]:
-    sizes = [size for size in outcome.sizes(outcome.roles.it3) if size is not None]
-    if len(sizes) > 1:
-        it3 = outcome.roles.it3
-        found = contrast(outcome.shifted(), (it3, sizes[-1]), (it3, sizes[0]))
-        claim = f"larger batches help: {sizes[-1]} against {sizes[0]}"
-        yield _paper(outcome, claim, found)
+def _claims() -> Iterator[tuple[str, str, Asked]]:
+    for task in numbers.TASKS:
+        yield task, "IT³ lowers the error under shift", _it_helps
+        yield task, "larger batches help", _larger_batches
+        if task not in ("cifar", "imagenet"):  # kinds of corruption have no order
+            yield task, "IT³ degrades more slowly with the level", _slower
+        yield task, "IT³ beats ActMAD", _beats_actmad
+        if baselines := numbers.BASELINES.get(task):
+            yield task, f"IT³ beats {', '.join(baselines)}", _beats_others
+        if task in numbers.COSTS:
+            yield task, "online beats offline", _online
+            most = numbers.COSTS[task][IT3]
+            yield task, f"IT³ costs {most:g} forward passes at most", _cost
+    most = numbers.MEMORY[IT3] / numbers.MEMORY[SOURCE]
+    yield "imagenet", f"IT³ needs {most:.1f} times the base model's memory at most", _memory
+    yield "imagenet", "idempotence error and accuracy: Pearson −0.94", _pearson
+    yield "wings", "the idempotence error is larger under shift, and falls", _figure_2
 
 
-def _online(outcome: Outcome) -> Iterator[Finding]:
-    roles = outcome.roles
-    common = set(outcome.sizes(roles.online)) & set(outcome.sizes(roles.it3))
-    for size in sorted(common, key=lambda size: size or 0)[-1:]:
-        found = contrast(outcome.shifted(), (str(roles.online), size), (roles.it3, size))
-        plain = contrast(outcome.shifted(), (str(roles.online), size), _source(outcome))
-        yield _paper(outcome, "online beats offline", found, f"against source {plain}")
+def _it_helps(one: Measured, it3: str) -> Judged:
+    gains = {size: contrast(one.beyond(), (it3, size), source_of(one)) for size in one.sizes(it3)}
+    largest = one.largest(it3)
+    found = gains.pop(largest, None)
+    notes = [f"batches of {size}: {gain}" for size, gain in gains.items()]
+    if (harm := contrast(one.within(), (it3, largest), source_of(one))) is not None:
+        notes.append(f"in distribution {harm}")
+    others: dict[str, Series] = {f"the {name}": (name, None) for name in numbers.VANILLA}
+    others |= {STATISTICS: (STATISTICS, largest)} if it3 == ON_BATCH else {}
+    for name, other in others.items():
+        if (against := contrast(one.beyond(), (it3, largest), other)) is not None:
+            notes.append(f"against {name} {against}")
+    return judged(found, *notes)
 
 
-def _slower(outcome: Outcome) -> Iterator[Finding]:
-    claim, it3 = "IT³ degrades more slowly with the level", outcome.roles.it3
-    levels, sizes = outcome.levels(), outcome.sizes(it3)
-    if outcome.task == "cifar" or len(levels) < 2 or not sizes:
-        return  # kinds of corruption have no order, and of CIFAR-10-C the paper has severity 5
-    if outcome.task == "imagenet":
-        near, far = pooled(outcome.mild, same_instances=True), outcome.shifted()
-    else:
-        near, far = (
-            [record for record in outcome.records if record["level"] == level]
-            for level in (levels[0], levels[-1])
-        )
-    yield _paper(outcome, claim, slope(near, far, (it3, sizes[-1]), _source(outcome)))
+def _larger_batches(one: Measured, it3: str) -> Judged:
+    sizes = [size for size in one.sizes(it3) if size is not None]
+    if len(sizes) < 2:
+        return NOT_MEASURED
+    found = contrast(one.beyond(), (it3, sizes[-1]), (it3, sizes[0]))
+    return judged(found, f"{sizes[-1]} against {sizes[0]}")
 
 
-def _beats(outcome: Outcome) -> Iterator[Finding]:
-    it3 = outcome.roles.it3
-    sizes = outcome.sizes(it3)
-    for baseline in (str(outcome.roles.actmad), *BASELINES.get(outcome.task, ())):
-        theirs = outcome.sizes(baseline)
-        if not theirs and baseline in SLOW:
-            yield _paper(outcome, f"IT³ beats {baseline}", None, "--preset full has it")
-        # Those that look at one image at a time have the same answers in batches of any size.
-        common = [(size, size if size in theirs else None) for size in sizes
-                  if size in theirs or None in theirs]  # fmt: skip
-        for mine, other in common[-1:]:
-            found = contrast(outcome.shifted(), (it3, mine), (baseline, other))
-            yield _paper(outcome, f"IT³ beats {baseline}", found)
+def _slower(one: Measured, it3: str) -> Judged:
+    levels = one.levels()
+    if len(levels) < 2:
+        return NOT_MEASURED
+    near, far = (pooled([r for r in one.records if r["level"] in some]) for some in _ends(levels))
+    found = slope(near, far, (it3, one.largest(it3)), source_of(one))
+    return judged(found, f"{levels[0]} to {levels[-1]}")
 
 
-def _cost(outcome: Outcome) -> Iterator[Finding]:
-    mine, actmad = (_costs(outcome, name) for name in (outcome.roles.it3, outcome.roles.actmad))
-    if outcome.task not in COSTS or not mine:
-        return
-    most = COSTS[outcome.task]
-    claim = f"IT³ costs what the paper says: {most:g} forward passes at most"
-    verdict: Verdict = "reproduced" if max(mine) <= _ROUNDED * most else "not reproduced"
-    yield Finding(outcome.task, claim, _span(mine), verdict, f"ActMAD: {_span(actmad)}")
+def _ends(levels: list[str]) -> tuple[list[str], list[str]]:
+    """The nearest and the furthest; of two sides, younger and older, those of both."""
+    sides: dict[str, list[str]] = {}
+    for level in levels:
+        side = next((name for name in ("younger", "older") if level.startswith(name)), "")
+        sides.setdefault(side, []).append(level)
+    return [names[0] for names in sides.values()], [names[-1] for names in sides.values()]
 
 
-def _costs(outcome: Outcome, method: str | None) -> list[float]:
-    """The method's cost at each batch size, the median over seeds."""
+def _beats_actmad(one: Measured, it3: str) -> Judged:
+    return _against(one, it3, actmad_of(one, it3))
+
+
+def actmad_of(one: Measured, it3: str) -> str:
+    """ActMAD on the same statistics, where there are both."""
+    own = f"{ACTMAD}, source statistics"
+    return own if it3 == IT3 and one.sizes(own) else ACTMAD
+
+
+def _beats_others(one: Measured, it3: str) -> Judged:
+    """Several baselines: reproduced where all of them are beaten."""
+    each = {name: _against(one, it3, name) for name in numbers.BASELINES[one.task]}
+    shown = {name: known for name, known in each.items() if known.verdict != "not measured"}
+    if not shown:
+        return NOT_MEASURED
+    verdicts = {known.verdict for known in shown.values()}
+    if len(each) == 1:
+        return next(iter(shown.values()))
+    order: list[Verdict] = ["the opposite", "not shown", "reproduced"]
+    worst = next(one for one in order if one in verdicts)
+    measured = "; ".join(f"{name} {known.measured}" for name, known in shown.items())
+    missing = [name for name in each if name not in shown]
+    note = "; ".join(f"{name}: {known.verdict}" for name, known in shown.items())
+    return Judged(measured, worst, note + "".join(f"; {name}: not measured" for name in missing))
+
+
+def _against(one: Measured, it3: str, rival: str) -> Judged:
+    """The largest batch size that both have; a rival of single images has one answer for all."""
+    one = one.having(rival)
+    theirs = one.sizes(rival)
+    common = [
+        (size, size if size in theirs else None)
+        for size in one.sizes(it3)
+        if size in theirs or None in theirs
+    ]
+    if not common:
+        return NOT_MEASURED
+    mine, other = common[-1]
+    found = contrast(one.beyond(), (it3, mine), (rival, other))
+    return judged(found, f"batches of {mine}")
+
+
+def _online(one: Measured, it3: str) -> Judged:
+    largest = max(set(one.sizes(ONLINE)) & set(one.sizes(it3)), key=lambda n: n or 0, default=None)
+    beyond, mine = one.beyond(), (ONLINE, largest)
+    notes = [f"against source {contrast(beyond, mine, source_of(one))}"]
+    if (only := contrast(beyond, (numbers.SHIFTED, largest), (it3, largest))) is not None:
+        notes.append(f"a stream of shifted inputs alone {only}")
+    return judged(contrast(beyond, mine, (it3, largest)), *notes)
+
+
+def _cost(one: Measured, it3: str) -> Judged:
+    mine, actmad = costs(one, it3), costs(one, ACTMAD)
+    if not mine:
+        return NOT_MEASURED
+    most = numbers.COSTS[one.task][IT3]
+    verdict: Verdict = "reproduced" if max(mine) <= _ROUNDED * most else "not shown"
+    return Judged(span(mine), verdict, f"{steps_of(one)}ActMAD {span(actmad)}")
+
+
+def costs(one: Measured, method: str) -> list[float]:
+    """The method's cost at each batch size under shift, the median over seeds."""
     found: dict[int | None, list[float]] = {}
-    for record in outcome.shifted():
+    for record in one.beyond():
         if record["method"] == method and record["cost"] is not None:
             found.setdefault(record["batch_size"], []).append(record["cost"])
-    return [median(costs) for costs in found.values()]
+    return [median(some) for some in found.values()]
 
 
-def _span(values: Sequence[float]) -> str:
+def steps_of(one: Measured) -> str:
+    """How many steps the paper's row takes, which its cost depends on."""
+    steps = {a["paper"]["source"]["steps"] for a in one.about if "source" in a.get("paper", {})}
+    return f"steps {', '.join(map(str, sorted(steps)))}; " if steps else ""
+
+
+def span(values: list[float]) -> str:
+    """From the least to the most."""
     ends = dict.fromkeys(f"{value:.1f}" for value in (min(values), max(values))) if values else {}
-    return " to ".join(ends)
+    return " to ".join(ends) or "not measured"
 
 
-def _memory(outcome: Outcome) -> Iterator[Finding]:
-    mine, actmad = (outcome.memory.get(str(name)) for name in (outcome.roles.it3, "ActMAD"))
-    if outcome.task != "imagenet" or mine is None:
-        return
-    verdict: Verdict = "reproduced" if mine <= _ROUNDED * MEMORY else "not reproduced"
-    also = "" if actmad is None else f"ActMAD: {actmad:.2f}"
-    claim = f"IT³ needs the memory that the paper says: {MEMORY:.1f} forward passes' at most"
-    yield Finding(outcome.task, claim, f"{mine:.2f}", verdict, also)
+def _memory(one: Measured, it3: str) -> Judged:
+    known = memory(one)
+    if it3 not in known or SOURCE not in known:
+        return NOT_MEASURED
+    base, paper = known[SOURCE], numbers.MEMORY
+    ratio = known[it3] / base
+    most = _ROUNDED * paper[IT3] / paper[SOURCE]
+    verdict: Verdict = "reproduced" if ratio <= most else "not shown"
+    actmad = f"ActMAD {known[ACTMAD] / base:.2f}" if ACTMAD in known else ""
+    return Judged(f"{ratio:.2f}", verdict, actmad)
 
 
-def _trust(outcome: Outcome) -> Iterator[Finding]:
-    """The paper's pictures: the idempotence error is larger where the input, or answer, is off."""
-    claim = "the idempotence error is larger under shift: AUROC above 0.5"
-    yield from _above(outcome, claim, "auroc", chance=0.5)
-    if outcome.task == "imagenet":
-        claim = "a batch's idempotence error goes with its mistakes: Pearson above 0"
-        yield from _above(outcome, claim, "pearson", chance=0.0, also="the paper: 0.94")
+def memory(one: Measured) -> dict[str, float]:
+    """Peak memory in bytes by method; the base is a pass that keeps what a gradient needs."""
+    for about in one.about:
+        if about.get("memory"):
+            return dict(about["memory"]["bytes"])
+    return {}
 
 
-def _above(
-    outcome: Outcome, claim: str, key: str, *, chance: float, also: str = ""
-) -> Iterator[Finding]:
-    found = score_above(outcome.trust, key, chance)
-    if found is None:
-        return
-    measured = f"{chance + found.value:.2f}"
-    less = replace(found, value=-found.value)  # which is what `_paper` takes for better
-    if found.low is not None and found.high is not None:
-        measured += f" ({chance + found.low:.2f} to {chance + found.high:.2f})"
-        less = replace(less, low=-found.high, high=-found.low)
-    yield replace(_paper(outcome, claim, less, also), measured=measured)
+def _pearson(one: Measured, it3: str) -> Judged:
+    found = {size: pearson(one, "idempotence", size) for size in POINTS}
+    known = {size: worth for size, worth in found.items() if worth is not None}
+    if not known:
+        return NOT_MEASURED
+    last = known[max(known)]
+    verdict: Verdict = "the opposite" if last.low > 0 else "not shown"
+    if last.high < 0 and last.low <= numbers.PEARSON + _NEAR:
+        verdict = "reproduced"
+    notes = [f"batches of {size}: {worth}" for size, worth in known.items() if size != max(known)]
+    notes.append(f"measured in batches of {max(known)}")
+    if (entropy := pearson(one, "entropy", max(known))) is not None:
+        notes.append(f"entropy {entropy}")
+    return Judged(str(last), verdict, "; ".join(notes))
 
 
-def defaults(outcome: Outcome) -> dict[int | None, dict[str, Contrast | None]]:
-    """The default's changes at each batch size; None where there is nothing to compare with."""
-    roles, source = outcome.roles, _source(outcome)
-    found = {}
-    for size in outcome.sizes(roles.auto):
-        compared = {
-            "in distribution, against source": (outcome.in_distribution(), source),
-            "under shift, against source": (outcome.shifted(), source),
-            "against the vanilla net": (outcome.shifted(), (str(roles.vanilla), None)),
-            "against batch statistics": (outcome.shifted(), (str(roles.statistics), size)),
-        }
-        found[size] = {
-            name: contrast(records, (roles.auto, size), other)
-            for name, (records, other) in compared.items()
-        }
+def pearson(one: Measured, score: str, size: int) -> Worth | None:
+    """The correlation of a score with accuracy over batches of one level."""
+    seeds = []
+    for seed in one.seeds:
+        levels, x, y = points(one, seed, score, size)
+        if len(set(levels)) > 2:
+            seeds.append((levels, x, y))
+    return pearson_interval(seeds) if seeds else None
+
+
+def points(one: Measured, seed: int, score: str, size: int) -> tuple[list[str], Floats, Floats]:
+    """A seed's batches: their levels, mean scores and accuracies in per cent."""
+    levels: list[str] = []
+    x: list[float] = []
+    y: list[float] = []
+    for scores in one.scores:
+        if scores.seed != seed or score not in scores.columns:
+            continue
+        values, error = scores.columns[score], scores.columns["error"]
+        for start in range(0, len(error) - size + 1, size):
+            rows = slice(start, start + size)
+            levels.append(scores.level)
+            x.append(float(values[rows].mean()))
+            y.append(100 - float(error[rows].mean()))
+    return levels, np.array(x), np.array(y)
+
+
+def _figure_2(one: Measured, it3: str) -> Judged:
+    """Larger: AUROC above 0.5. And it falls: its mean after the step is below the one before."""
+    inside, shifted, after = (split_scores(one, what) for what in ("inside", "shifted", "after"))
+    if (worth := auroc_interval(shifted, inside)) is None:
+        return NOT_MEASURED
+    note, falls = "", None
+    if len(after) == len(shifted):
+        falls = over_seeds([torch.from_numpy(b - a) for a, b in zip(shifted, after, strict=True)])
+        before, now = np.concatenate(shifted), np.concatenate(after)
+        note = f"mean after / before {now.mean() / before.mean():.2f}, "
+        note += f"median {np.median(before):.3g} → {np.median(now):.3g}"
+    verdict: Verdict = "not shown"
+    if worth.high < 0.5 or (falls is not None and falls.sign > 0):
+        verdict = "the opposite"
+    elif worth.low > 0.5 and falls is not None and falls.sign < 0:
+        verdict = "reproduced"
+    return Judged(f"AUROC {worth}", verdict, note)
+
+
+def split_scores(one: Measured, what: str) -> list[Floats]:
+    """Each seed's idempotence errors in distribution, shifted, or shifted and `after` the step."""
+    within = {r["level"] for r in one.within()}
+    column = "after" if what == "after" else "idempotence"
+    found = []
+    for seed in one.seeds:
+        some = [
+            s.columns[column]
+            for s in one.scores
+            if s.seed == seed
+            and s.level != "training"
+            and (s.level in within) == (what == "inside")
+            and column in s.columns
+        ]
+        if some:
+            found.append(np.concatenate(some))
     return found
 
 
-def _default(outcome: Outcome) -> Iterator[Finding]:
-    """Ours: the default is never worse than no adaptation, and better than the baselines."""
-    for size, changes in defaults(outcome).items():
-        inside, shifted, *others = changes.values()
-        at = "" if size is None else f", batches of {size}"
-        for where, change in (("under shift", shifted), ("in distribution", inside)):
-            claim = f"the default is not worse than source, {where}{at}"
-            yield _promise(outcome, claim, change, "kept")
-        names = (outcome.roles.vanilla, outcome.roles.statistics)
-        for name, change in zip(names, others, strict=True):
-            if change is not None:
-                yield _promise(outcome, f"the default beats {name}{at}", change, "not shown")
-
-
-def _source(outcome: Outcome) -> Series:
-    sizes = outcome.sizes(outcome.roles.source)
-    return outcome.roles.source, sizes[-1] if sizes else None
-
-
-def _paper(outcome: Outcome, claim: str, found: Contrast | None, also: str = "") -> Finding:
+def judged(found: Contrast | None, *notes: str) -> Judged:
+    """The verdict of a difference: its interval lies below zero, above it, or holds it."""
     if found is None:
-        return Finding(outcome.task, claim, "", "not measured", also)
-    if found.sign == 0:
-        reason = "one value has no interval" if found.low is None else "may be chance"
-        why = "; ".join(part for part in (reason, also) if part)
-        return Finding(outcome.task, claim, str(found), "not reproduced", why)
-    verdict: Verdict = "reproduced" if found.sign < 0 else "the opposite"
-    return Finding(outcome.task, claim, str(found), verdict, also)
+        return NOT_MEASURED
+    verdict: Verdict = "not shown"
+    if found.sign:
+        verdict = "reproduced" if found.sign < 0 else "the opposite"
+    reason = "one value has no interval" if found.low is None else found.by_seed
+    return Judged(str(found), verdict, "; ".join(part for part in (*notes, reason) if part))
 
 
-def _promise(outcome: Outcome, claim: str, found: Contrast | None, by_chance: Verdict) -> Finding:
-    """`by_chance` is the verdict where the interval holds zero."""
-    if found is None:
-        return Finding(outcome.task, claim, "", "not measured")
-    if not found.sign:
-        return Finding(outcome.task, claim, str(found), by_chance, "no difference beyond chance")
-    return Finding(outcome.task, claim, str(found), "kept" if found.sign < 0 else "broken")
+def source_of(one: Measured) -> Series:
+    """The source, which is what no adaptation gives."""
+    return SOURCE, one.largest(SOURCE)

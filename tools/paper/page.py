@@ -1,141 +1,175 @@
-"""What was found, as one HTML page and as Markdown."""
+"""The page: every claim, figure and table from records alone, as Markdown and as HTML."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from it3_core.experiment.figures import INK, plain_axes, with_intervals
-from it3_core.experiment.page import Page, picture, table
-from it3_core.experiment.statistics import summarise
-from it3_core.experiment.tables import compact, fixed, label, markdown_table
-from it3_core.io.files import write_figure, write_text
-from paper.claims import ANSWERS, PAPER, Finding, defaults, findings
-from paper.contrasts import Contrast, trust_table
-from paper.outcomes import Outcome
+from it3_core.experiment import page as html
+from it3_core.experiment.tables import Table, markdown_table
+from it3_core.io.files import make_folder, write_bytes, write_text
+from paper import records, tables
+from paper.claims import Finding, Judged, findings
+from paper.deviations import DEVIATIONS, UNITS
+from paper.items import ITEMS, Item, pictures
+from paper.numbers import SAYS, TASKS
+from paper.records import Measured
 
 _HOW = (
-    "A difference is of the same network on the same inputs, instance by instance, over all "
-    "training seeds, as a fraction of the other's error; negative is better. In brackets its 95 % "
-    "interval over seeds and instances. A claim of the paper is reproduced where that interval "
-    "lies below zero, the opposite holds where it lies above, and where it holds zero the claim is "
-    "not reproduced. The promises are ours: the default, auto, is the method chosen on validation "
-    "data. Uncertainty scores are of the same network on the same inputs, too: the AUROC is the "
-    "chance that a shifted instance scores higher than one in distribution."
+    "Written by `nox -s paper -- --page` from the records in `{}` alone. Each claim is judged on "
+    "the row “IT³ (paper)”: on the trained network's statistics and, where there is batch norm, on "
+    "the batch's. A number is the change of the error on the same network and the same inputs, "
+    "instance by instance; negative is better. It is reproduced where its 95 % interval lies below "
+    "zero, the opposite where it lies above, not shown where it holds zero. From five training "
+    "seeds on, the interval is over seeds and instances; of fewer it is over instances with the "
+    "seeds fixed, each seed's mean stands beside it, and all must agree. Intervals of AUROC and of "
+    "Pearson's r are percentiles of resampled instances and of resampled corruption sets; those of "
+    "accuracies are made on the logit."
 )
 
-_SHORT = (
-    "What the default does in each task: the change of the error, in distribution and under shift, "
-    "against doing nothing; and under shift against the network that was trained without a signal "
-    "and against batch statistics alone, where there is batch norm. The last column says whether "
-    "it beats all of them beyond chance."
-)
+TITLE = "The paper, measured"
 
-_COLOURS = ("#2a0845", "#2b90e6", "#f7c325", "#8fd0b8")
-PICTURE = "default.png"  # beside `results.md`, which shows it
-_ALT = "The default against source, vanilla net and batch statistics, task by task"
+Part = str | Table | tuple[str, str, bytes]
+"""A paragraph, a table, or a picture: what it shows, its path from the page, and its content."""
 
-_GLANCE = (
-    "Does it hold? Each claim of the paper by task, at the largest batch size that it was measured "
-    "with, and the figure; the table below has intervals and all batch sizes."
-)
+Section = tuple[str, list[Part]]
 
 
-def write(
-    folder: Path, outcomes: Sequence[Outcome], missing: Mapping[str, str], about: Mapping[str, Any]
-) -> tuple[Path, Path]:
-    """Write `report.html` and `results.md` with its picture, and return where the two are."""
-    found = [finding for outcome in outcomes for finding in findings(outcome)]
-    found += [
-        Finding(task, PAPER.get(task, ""), "", "not measured", why) for task, why in missing.items()
-    ]
-    header = ["task", "claim", "measured", "verdict", "note"]
-    sections: dict[str, list[str | list[list[str]]]] = {
-        "In short": [_SHORT, _short(outcomes)],
-        "The paper at a glance": [_GLANCE, _glance(found)],
-        "Claim by claim": [_HOW, [header, *(list(astuple(one)) for one in found)]],
-    }
-    for one in outcomes:
-        title = f"{one.task}: {one.about.get('data', '')}"
-        sections[title] = [f"The paper: {PAPER[one.task]}.", _about(one), *_lines(one)]
-    page = Page("IT³: the paper, measured", ", ".join(f"{k} {v}" for k, v in about.items()))
-    text = ["# The paper, measured", "\n".join(f"- {k}: {v}" for k, v in about.items())]
-    changes: list[Line] = []
-    for one in outcomes:
-        changes += [(label(one.task, size), found) for size, found in defaults(one).items()]
-    for title, parts in sections.items():
-        shown: list[Any] = [part if isinstance(part, str) else table(part) for part in parts]
-        lines = [part if isinstance(part, str) else markdown_table(part) for part in parts]
-        if title == "In short" and changes:
-            write_figure(folder / PICTURE, forest(changes))
-            shown.insert(1, picture(forest(changes), _ALT))
-            lines.insert(1, f"![{_ALT}]({PICTURE})")
-        page.section(title, *shown)
-        text += [f"## {title}", *lines]
-    results = write_text(folder / "results.md", "\n\n".join(text) + "\n")
-    return page.write(folder / "report.html"), results
+def write_page(
+    folder: Path, page: Path, html_page: Path, missing: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Writes `page`, its pictures in a folder beside it and the same as HTML; where they are."""
+    sections = _sections(records.read(folder), folder, page, missing or {})
+    text, pictures = _as_markdown(sections, page)
+    for path, content in pictures.items():
+        if path.parent.resolve() != folder.resolve():  # pictures of inputs lie there already
+            make_folder(path.parent)
+            write_bytes(path, content)
+    whole = html.Page(TITLE)
+    for heading, parts in sections:
+        whole.section(heading, *map(_as_html, parts))
+    return [write_text(page, text), whole.write(html_page)]
 
 
-Line = tuple[str, Mapping[str, Contrast | None]]
-"""A task and batch size, and the default's changes, each by what it is against."""
+def markdown(
+    found: Mapping[str, Measured], folder: Path, page: Path, missing: Mapping[str, str]
+) -> tuple[str, dict[Path, bytes]]:
+    """The page's text, and the pictures that it shows, by their paths."""
+    return _as_markdown(_sections(found, folder, page, missing), page)
 
 
-def forest(lines: Sequence[Line]) -> Figure:
-    """A row a line, a mark for each change with its interval; left of zero is better."""
-    figure, axes = plain_axes(8, 1.6 + 0.42 * len(lines))
-    axes.axvline(0, color=INK, linewidth=1)
-    names = list(dict.fromkeys(name for _, changes in lines for name in changes))
-    for number, name in enumerate(names):
-        found = [(row, changes.get(name)) for row, (_, changes) in enumerate(lines)]
-        kept = [(row, change.percent) for row, change in found if change is not None]
-        places = [row + 0.17 * (number - (len(names) - 1) / 2) for row, _ in kept]
-        values = [(one.value, one.low, one.high) for _, one in kept]
-        with_intervals(axes, places, values, number, _COLOURS[number % 4], name, sideways=True)
-    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
-    axes.set_ylim(len(lines) - 0.4, -0.6)
-    axes.set_xlabel("change of the error in per cent, with 95 % intervals; left is better")
-    axes.grid(axis="x", color="#dddddd")
-    figure.legend(loc="outside upper center", ncols=2, frameon=False)
-    return figure
+def _as_markdown(sections: Sequence[Section], page: Path) -> tuple[str, dict[Path, bytes]]:
+    lines, pictures = [f"# {TITLE}"], {}
+    for heading, parts in sections:
+        lines.append(f"## {heading}")
+        for part in parts:
+            if isinstance(part, tuple):
+                alt, path, content = part
+                lines.append(f"![{alt}]({path})")
+                pictures[page.parent / path] = content
+            else:
+                lines.append(part if isinstance(part, str) else markdown_table(part))
+    return "\n\n".join(lines) + "\n", pictures
 
 
-def _short(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    lines = [["task", "seeds", "batch", "in distribution, against source",
-              "under shift, against source", "against the vanilla net", "against batch statistics",
-              "beats all"]]  # fmt: skip
-    for outcome in outcomes:
-        seeds = len({record["seed"] for record in outcome.records})
-        for size, changes in defaults(outcome).items():
-            _, *others = changes.values()
-            signs = [change.sign for change in others if change is not None]
-            beats = "yes" if len(signs) > 1 and set(signs) == {-1} else "no"
-            cells = ["" if change is None else str(change) for change in changes.values()]
-            lines.append([outcome.task, str(seeds), fixed(size, 0), *cells, beats])
+def _sections(
+    found: Mapping[str, Measured], folder: Path, page: Path, missing: Mapping[str, str]
+) -> list[Section]:
+    judged = findings(found)
+    where = os.path.relpath(folder, page.parent)
+    sections: list[Section] = [("The claims", [claims_table(judged), _HOW.format(where)])]
+    for item in ITEMS:
+        parts = _item(item, found, judged, folder, page, missing)
+        sections.append((f"{item.name}: {item.place}", parts))
+    ordered = [found[task] for task in TASKS if task in found]
+    if len(ablation := tables.ablation(ordered)) > 1:
+        text = "Steps of the paper's range, its equation (5) without an anchor, and appendix C.4."
+        sections.append(("Ablation", [text, ablation]))
+    sections.append(("Notes on the claims", [_notes(judged)]))
+    deviations = [[task, one] for task, some in DEVIATIONS.items() for one in some]
+    sections.append(("Deviations from the paper", [[["task", "deviation"], *deviations]]))
+    sections.append(("Units", list(UNITS)))
+    sections.append(("Records", [_files(ordered)]))
+    return sections
+
+
+def claims_table(judged: Sequence[Finding]) -> Table:
+    """A line a claim: at most forty with its header."""
+    lines = [["task", "claim", "measured", "verdict", "on batch statistics", "verdict"]]
+    for one in judged:
+        batch = ["", ""] if one.batch is None else [one.batch.measured, one.batch.verdict]
+        measured = [one.source.measured, one.source.verdict]
+        lines.append([one.task, one.claim, *measured, *batch])
     return lines
 
 
-def _glance(found: Sequence[Finding]) -> list[list[str]]:
-    """A line a claim of the paper, a column a task."""
-    asked = [one for one in found if one.verdict in ANSWERS]
-    tasks = list(dict.fromkeys(one.task for one in asked))
-    cells: dict[str, dict[str, str]] = {}
-    for one in asked:  # the largest batch size comes last
-        figure = one.measured.partition(" (")[0]
-        cells.setdefault(one.kind, {})[one.task] = f"{ANSWERS[one.verdict]}, {figure}"
-    lines = [[kind, *(by.get(task, "") for task in tasks)] for kind, by in cells.items()]
-    return [["claim", *tasks], *lines]
+def _notes(judged: Sequence[Finding]) -> Table:
+    lines = [[one.task, one.claim, one.source.note, one.batch.note if one.batch else ""]
+             for one in judged]  # fmt: skip
+    return [["task", "claim", "note", "on batch statistics"], *(x for x in lines if x[2] or x[3])]
 
 
-def _about(outcome: Outcome) -> str:
-    known = ", ".join(f"{name} {value}" for name, value in outcome.about.items() if name != "data")
-    return f"{outcome.unit}; {known}."
+def _item(
+    item: Item,
+    found: Mapping[str, Measured],
+    judged: Sequence[Finding],
+    folder: Path,
+    page: Path,
+    missing: Mapping[str, str],
+) -> list[Part]:
+    """The item, its command, our picture or table, what we measured, the paper's numbers."""
+    parts: list[Part] = [f"{item.says.capitalize()}. `nox -s paper -- --{item.kind} {item.name}`"]
+    one = found.get(item.task)
+    if item.tabulate is not None and one is not None:
+        parts.append(item.tabulate(one))
+    made = {} if item.tabulate else pictures(item, found, folder)
+    for name, content in made.items():
+        place = folder if item.is_gallery else page.parent / page.stem
+        path = os.path.relpath(place / f"{name}.png", page.parent)
+        parts.append((f"{item.place}: {item.says}", path, content))
+    if not made and (item.tabulate is None or one is None):
+        why = missing.get(item.task)
+        parts.append(f"Not measured yet: {why}." if why else "Not measured yet.")
+    if item.tabulate is not None and one is None:
+        parts.append(item.tabulate(None))  # the paper's numbers
+    for claim in judged:
+        if claim.task == item.task and claim.claim.startswith(item.claims or ("nothing",)):
+            parts.append(_said(claim))
+    if item.task:
+        measured = "" if one is None else f"Measured: {_about(one)}. "
+        parts.append(f"{measured}The paper: {SAYS[item.task]}.")
+        parts.append(f"Deviations: those of all tasks and of {item.task}, below.")
+    return parts
 
 
-def _lines(outcome: Outcome) -> list[list[list[str]]]:
-    """The main table, and trust where it was measured."""
-    main = compact(summarise([*outcome.in_distribution(), *outcome.shifted()]))
-    return [main, trust_table(outcome.trust)] if outcome.trust else [main]
+def _said(one: Finding) -> str:
+    batch = "" if one.batch is None else f"; on batch statistics {_words(one.batch)}"
+    return f"- {one.claim}: {_words(one.source)}{batch}."
+
+
+def _words(judged: Judged) -> str:
+    return ", ".join(part for part in (judged.measured, judged.verdict) if part)
+
+
+def _about(one: Measured) -> str:
+    first = one.about[0]
+    images = f", {first['images']} images" if first.get("images") else ""
+    seeds = f"{len(one.seeds)} training seed{'s' if len(one.seeds) > 1 else ''}"
+    return f"{first['data']}{images}; {first['network']}; {seeds}; {first['unit']}"
+
+
+def _files(found: Sequence[Measured]) -> Table:
+    keys = ["data", "network", "commit", "command", "machine", "minutes"]
+    every = [about for one in found for about in one.about]
+    names = [f"{about['task']}-{about['seed']}" for about in every]
+    lines = [[str(about.get(key, "")) for key in keys] for about in every]
+    return [["records", *keys], *([name, *line] for name, line in zip(names, lines, strict=True))]
+
+
+def _as_html(part: Part) -> Any:
+    if isinstance(part, tuple):
+        alt, _, content = part
+        return html.picture(content, alt, dpi=110)
+    return part if isinstance(part, str) else html.table(part)

@@ -106,6 +106,16 @@ class TestGolden:
         for found, expected in zip(bootstrap_intervals(groups), golden, strict=True):
             assert found == pytest.approx(expected, abs=1e-11)
 
+    def test_fixed_seeds_count_instances_alone(self) -> None:
+        a = torch.arange(40, dtype=torch.double).sin()
+        both, fixed = (bootstrap_intervals([[a, a + 3]], seeds_fixed=f)[0] for f in (False, True))
+        (alone,) = bootstrap_intervals([[a + 1.5]])
+        assert fixed == pytest.approx(alone)
+        assert both is not None
+        assert alone is not None
+        assert both[0] < alone[0] - 3
+        assert bootstrap_intervals([[a[:1], a[1:2]]], seeds_fixed=True) == [None]
+
     @pytest.mark.parametrize(
         ("shift", "verdict"),
         [(-2.0, "better"), (-0.1, "no difference"), (0.1, "no difference"), (2.0, "worse")],

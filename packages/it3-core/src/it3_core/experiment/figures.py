@@ -44,12 +44,14 @@ def box_by_level(
     each: Literal["instance", "seed"] = "instance",
     error: str = "error",
     title: str | None = None,
+    colours: Mapping[Series, str] | None = None,
 ) -> Figure:
     """Box plots of the error by level, one for each method and batch size, as in the paper.
 
     A box holds the middle half, with the median as a line and the mean as a diamond. Whiskers
     reach from the 5th to the 95th percentile of instances, or to the first and the last seed: of
-    errors that are 0 or 1, a box of each seed's mean error says more.
+    errors that are 0 or 1, a box of each seed's mean error says more. `colours` takes the place of
+    this module's own, and its order is that of the boxes.
     """
     cells: dict[tuple[str, Series], list[float]] = {}
     last = {(r["seed"], r["level"], *_series(r)): r for r in records}
@@ -63,7 +65,7 @@ def box_by_level(
                 "evaluate with instances=True"
             )
         cells.setdefault((record["level"], _series(record)), []).extend(values)
-    levels, colours = _levels(last.values()), _colours([*last.values()])
+    levels, colours = _levels(last.values()), colours or _colours([*last.values()])
     figure, axes = _axes_by_level(levels, len(colours), title)
     line = {"color": INK, "linewidth": 0.8}
     for offset, (series, colour) in zip(_offsets(len(colours)), colours.items(), strict=True):

@@ -153,12 +153,13 @@ def _harm(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def bootstrap_intervals(
-    groups: Sequence[Sequence[Tensor]], resamples: int = 2000
+    groups: Sequence[Sequence[Tensor]], resamples: int = 2000, *, seeds_fixed: bool = False
 ) -> list[tuple[float, float] | None]:
     """The 95 % intervals of means over seeds of means over instances; None for a single value.
 
     A group has a tensor for each seed: the instances' values, or the mean alone where no more is
-    known. Groups of one size share their draws.
+    known. Groups of one size share their draws. With `seeds_fixed` other instances are the only
+    chance that is counted: of a few seeds, the interval over seeds says little.
     """
     deviations = torch.zeros(resamples, len(groups), dtype=torch.double)
     for size in sorted({len(values) for group in groups for values in group} - {1}):
@@ -172,7 +173,7 @@ def bootstrap_intervals(
             often = torch.zeros(rows, size, dtype=torch.double)
             often.scatter_add_(1, drawn, torch.ones((), dtype=torch.double).expand(rows, size))
             deviations[start : start + rows, columns] += often @ values * scale
-    for number in sorted({len(group) for group in groups} - {0, 1}):
+    for number in sorted(() if seeds_fixed else {len(group) for group in groups} - {0, 1}):
         drawn = torch.randint(number, (resamples, number), generator=_generator("seeds", number))
         for index, group in enumerate(groups):
             if len(group) == number:
@@ -182,7 +183,8 @@ def bootstrap_intervals(
     tails = torch.tensor([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], dtype=torch.double)
     ends: list[tuple[float, float] | None] = []
     for group, deviation in zip(groups, deviations.unbind(1), strict=True):
-        if len(group) < 2 and sum(map(len, group)) < 2:
+        fewest = len(group) if seeds_fixed else 1
+        if sum(map(len, group)) <= fewest:
             ends.append(None)
             continue
         mean = sum(float(values.double().mean()) for values in group) / len(group)
