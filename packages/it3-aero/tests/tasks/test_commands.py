@@ -107,6 +107,8 @@ def test_the_papers_protocol_runs(
     beyond = {r["level"]: r["n"] for r in found.records if r["level"] != "in distribution"}
     assert sum(beyond.values()) == (5 if name == "wings" else 4)  # of 100 and of 84
     assert {r["batch_size"] for r in found.records} == {None, *sizes}
+    run(name, "evaluate", out, "--only", "second pass", "--most", 6, "--quiet", "--overwrite")
+    assert not (out / "evaluation" / "errors.png").exists()  # there is nothing after adaptation
 
 
 def test_wings_are_answered_verified_and_drawn_from_a_folder_that_moved(

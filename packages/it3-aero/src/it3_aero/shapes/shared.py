@@ -306,9 +306,11 @@ def _pictures(
     experiment: types.Experiment,
 ) -> Iterator[types.Picture]:
     """The paper's figures, then ours."""
-    quantity, known = task.quantity, _training_errors(levels.train, experiment)
+    quantity = task.quantity
     yield paper.boxes(found, quantity)
-    yield paper.errors(found, experiment.first.seed, known)
+    if "error_after" in found.answers:  # not with `--only` of other methods
+        known = _training_errors(levels.train, experiment)
+        yield paper.errors(found, experiment.first.seed, known)
     yield paper.samples(levels, quantity, task.sample, task.caption)
     yield from pictures(levels, quantity, task.paint, task.tolerance, baselines, found, experiment)
 
