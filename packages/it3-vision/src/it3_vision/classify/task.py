@@ -67,7 +67,7 @@ class Stored:
     rotation: bool
     flip: bool
     classes: tuple[str, ...]
-    validation: Chosen | None
+    validation: Chosen | None = None
 
 
 def stored(settings: types.Json) -> Stored:
