@@ -16,7 +16,6 @@ import torch
 from it3_core import IT3Error, Source
 from it3_core.batching import batches, take
 from it3_core.evaluation.evaluate import peak_memory
-from it3_core.experiment.lines import ABLATION_LINES
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.io.files import write_bytes
 from paper.numbers import ACTMAD, IT3, ON_BATCH, SHIFTED, SOURCE
@@ -97,10 +96,9 @@ def evaluated(
     """An evaluation in a folder of its own; `bare` is without pictures and memory."""
     from it3_core.experiment.evaluate import evaluate
 
-    more = [one for one in ABLATION_LINES if one.name in ablation and not bare]
-    if not any(line.stream for line in test_set.lines):
-        more = [one for one in more if not one.stream]
-    kept = [line for line in [*test_set.lines, *more] if line.name not in DROPPED]
+    more = () if bare else ablation
+    every = [line for line in test_set.lines if not line.ablation or line.name in more]
+    kept = [line._replace(ablation=False) for line in every if line.name not in DROPPED]
     wanted = kept if only is None else [line for line in kept if line.name in (SOURCE, *only)]
     test_set = replace(test_set, lines=wanted)
     if bare:
