@@ -218,6 +218,13 @@ def paper(session: nox.Session) -> None:
     session.run("python", "-m", "paper", *session.posargs, env={"PYTHONPATH": "tools"})
 
 
+@nox.session
+def theory(session: nox.Session) -> None:
+    """The paper's arguments as small experiments: writes docs/theory.md and its pictures."""
+    install(session, packages=[WHOLE["core"]])
+    session.run("python", "tools/theory.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
 # Which package each benchmark is of.
 BENCHES = {
     "core": "core",

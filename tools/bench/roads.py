@@ -37,12 +37,12 @@ def network() -> DRUNet:
 def methods(model: DRUNet, x: torch.Tensor) -> dict[str, Any]:
     adapter = RoadMap()
     watched = [name for name, layer in model.named_modules() if isinstance(layer, Pixels)]
-    known = Activations.collect(model, adapter, [x[:2]], watched)
+    activations = Activations.collect(model, adapter, [x[:2]], watched)
     return {
         "source": Source(model, adapter),
         "second pass": AnswerStep(model, adapter, alpha=1.0),
         "batch statistics": BatchStatistics(model, adapter),
-        "ActMAD": ActMAD(model, adapter, known),
+        "ActMAD": ActMAD(model, adapter, activations),
         "IT³": IT3(model, adapter),
         "IT³, gradient through F": IT3(model, adapter, anchor_gradient=True, trust_region=False),
         "IT³, cheap": IT3(model, adapter, parameters=CHEAP),

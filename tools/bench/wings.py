@@ -2,7 +2,7 @@
 
     python tools/bench/wings.py [SECONDS]
 
-Of the same batch, on random weights of the preset small; 10 seconds for each column by default.
+Of the same batch, on random weights of the size small; 10 seconds for each column by default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from it3_aero.shapes.graph_net import build
 from it3_aero.wings import naca4, to_graph
 from it3_aero.wings.graph import OutlineTrunk, outlines
-from it3_aero.wings.task import PRESETS
+from it3_aero.wings.task import OURS
 from it3_core import IT3, Activations, ActMAD, AnswerStep, OnlineIT3, Regression, Source
 from it3_core.experiment.tables import fixed, markdown_table
 
@@ -34,7 +34,7 @@ def main(seconds: float = 10) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     adapter = Regression(30.0, 15.0)
-    model = build(OutlineTrunk, PRESETS["small"].network, adapter)
+    model = build(OutlineTrunk, OURS["small"].network, adapter)
     assert model.embed is not None
     torch.nn.init.normal_(model.embed.weight, std=0.1)  # type: ignore[arg-type]
     watched = ["model.trunk", "model.head.1", "model.head.3"]

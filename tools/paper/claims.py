@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal
 
 from it3_core.experiment.tables import pooled
-from paper.contrasts import Contrast, Series, contrast, slope, worth
+from paper.contrasts import Contrast, Series, contrast, score_above, slope
 from paper.outcomes import Outcome
 
 Verdict = Literal[
@@ -45,7 +45,7 @@ MEMORY = 7.4 / 4.5
 """Of IT³ on ImageNet-C, as a multiple of the network's own, in the paper."""
 
 SLOW = ("MEMO", "TTT")
-"""Rivals that take many passes for each image, or another training, which `full` alone has."""
+"""Baselines that take many passes for each image, or another training, which `full` alone has."""
 
 _ROUNDED = 1.1  # the paper's costs are given to a half or a whole
 
@@ -73,11 +73,11 @@ def findings(outcome: Outcome) -> list[Finding]:
 
 
 def _it_helps(outcome: Outcome) -> Iterator[Finding]:
-    roles, beyond, within = outcome.roles, outcome.beyond(), outcome.within()
+    roles, shifted, inside = outcome.roles, outcome.shifted(), outcome.in_distribution()
     for size in outcome.sizes(roles.it3):
         mine: Series = (roles.it3, size)
-        gain = contrast(beyond, mine, _source(outcome))
-        harm = contrast(within, mine, _source(outcome))
+        gain = contrast(shifted, mine, _source(outcome))
+        harm = contrast(inside, mine, _source(outcome))
         also = "" if harm is None else f"in distribution {harm}"
         claim = f"IT³ lowers the error under shift, batches of {size}"
         yield _paper(outcome, claim, gain, also)
@@ -87,7 +87,7 @@ def _larger_batches(outcome: Outcome) -> Iterator[Finding]:
     sizes = [size for size in outcome.sizes(outcome.roles.it3) if size is not None]
     if len(sizes) > 1:
         it3 = outcome.roles.it3
-        found = contrast(outcome.beyond(), (it3, sizes[-1]), (it3, sizes[0]))
+        found = contrast(outcome.shifted(), (it3, sizes[-1]), (it3, sizes[0]))
         claim = f"larger batches help: {sizes[-1]} against {sizes[0]}"
         yield _paper(outcome, claim, found)
 
@@ -96,8 +96,8 @@ def _online(outcome: Outcome) -> Iterator[Finding]:
     roles = outcome.roles
     common = set(outcome.sizes(roles.online)) & set(outcome.sizes(roles.it3))
     for size in sorted(common, key=lambda size: size or 0)[-1:]:
-        found = contrast(outcome.beyond(), (str(roles.online), size), (roles.it3, size))
-        plain = contrast(outcome.beyond(), (str(roles.online), size), _source(outcome))
+        found = contrast(outcome.shifted(), (str(roles.online), size), (roles.it3, size))
+        plain = contrast(outcome.shifted(), (str(roles.online), size), _source(outcome))
         yield _paper(outcome, "online beats offline", found, f"against source {plain}")
 
 
@@ -107,7 +107,7 @@ def _slower(outcome: Outcome) -> Iterator[Finding]:
     if outcome.task == "cifar" or len(levels) < 2 or not sizes:
         return  # kinds of corruption have no order, and of CIFAR-10-C the paper has severity 5
     if outcome.task == "imagenet":
-        near, far = pooled(outcome.mild, same_instances=True), outcome.beyond()
+        near, far = pooled(outcome.mild, same_instances=True), outcome.shifted()
     else:
         near, far = (
             [record for record in outcome.records if record["level"] == level]
@@ -119,16 +119,16 @@ def _slower(outcome: Outcome) -> Iterator[Finding]:
 def _beats(outcome: Outcome) -> Iterator[Finding]:
     it3 = outcome.roles.it3
     sizes = outcome.sizes(it3)
-    for rival in (str(outcome.roles.actmad), *BASELINES.get(outcome.task, ())):
-        theirs = outcome.sizes(rival)
-        if not theirs and rival in SLOW:
-            yield _paper(outcome, f"IT³ beats {rival}", None, "--preset full has it")
+    for baseline in (str(outcome.roles.actmad), *BASELINES.get(outcome.task, ())):
+        theirs = outcome.sizes(baseline)
+        if not theirs and baseline in SLOW:
+            yield _paper(outcome, f"IT³ beats {baseline}", None, "--preset full has it")
         # Those that look at one image at a time have the same answers in batches of any size.
         common = [(size, size if size in theirs else None) for size in sizes
                   if size in theirs or None in theirs]  # fmt: skip
         for mine, other in common[-1:]:
-            found = contrast(outcome.beyond(), (it3, mine), (rival, other))
-            yield _paper(outcome, f"IT³ beats {rival}", found)
+            found = contrast(outcome.shifted(), (it3, mine), (baseline, other))
+            yield _paper(outcome, f"IT³ beats {baseline}", found)
 
 
 def _cost(outcome: Outcome) -> Iterator[Finding]:
@@ -144,7 +144,7 @@ def _cost(outcome: Outcome) -> Iterator[Finding]:
 def _costs(outcome: Outcome, method: str | None) -> list[float]:
     """The method's cost at each batch size, the median over seeds."""
     found: dict[int | None, list[float]] = {}
-    for record in outcome.beyond():
+    for record in outcome.shifted():
         if record["method"] == method and record["cost"] is not None:
             found.setdefault(record["batch_size"], []).append(record["cost"])
     return [median(costs) for costs in found.values()]
@@ -177,7 +177,7 @@ def _trust(outcome: Outcome) -> Iterator[Finding]:
 def _above(
     outcome: Outcome, claim: str, key: str, *, chance: float, also: str = ""
 ) -> Iterator[Finding]:
-    found = worth(outcome.trust, key, chance)
+    found = score_above(outcome.trust, key, chance)
     if found is None:
         return
     measured = f"{chance + found.value:.2f}"
@@ -194,10 +194,10 @@ def defaults(outcome: Outcome) -> dict[int | None, dict[str, Contrast | None]]:
     found = {}
     for size in outcome.sizes(roles.auto):
         compared = {
-            "in distribution, against source": (outcome.within(), source),
-            "under shift, against source": (outcome.beyond(), source),
-            "against the vanilla net": (outcome.beyond(), (str(roles.vanilla), None)),
-            "against batch statistics": (outcome.beyond(), (str(roles.statistics), size)),
+            "in distribution, against source": (outcome.in_distribution(), source),
+            "under shift, against source": (outcome.shifted(), source),
+            "against the vanilla net": (outcome.shifted(), (str(roles.vanilla), None)),
+            "against batch statistics": (outcome.shifted(), (str(roles.statistics), size)),
         }
         found[size] = {
             name: contrast(records, (roles.auto, size), other)
@@ -209,9 +209,9 @@ def defaults(outcome: Outcome) -> dict[int | None, dict[str, Contrast | None]]:
 def _default(outcome: Outcome) -> Iterator[Finding]:
     """Ours: the default is never worse than no adaptation, and better than the baselines."""
     for size, changes in defaults(outcome).items():
-        known, shifted, *others = changes.values()
+        inside, shifted, *others = changes.values()
         at = "" if size is None else f", batches of {size}"
-        for where, change in (("under shift", shifted), ("in distribution", known)):
+        for where, change in (("under shift", shifted), ("in distribution", inside)):
             claim = f"the default is not worse than source, {where}{at}"
             yield _promise(outcome, claim, change, "kept")
         names = (outcome.roles.vanilla, outcome.roles.statistics)

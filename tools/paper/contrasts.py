@@ -142,8 +142,8 @@ def advantage(lines: Iterable[Line], score: str) -> Contrast | None:
     return _contrast([mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())])
 
 
-def worth(lines: Iterable[Line], key: str, less: float = 0.0) -> Contrast | None:
-    """What the idempotence error is worth by `key` on all shifted levels, less so much."""
+def score_above(lines: Iterable[Line], key: str, less: float = 0.0) -> Contrast | None:
+    """The idempotence error by `key` on all shifted levels, above so much."""
     return _contrast(
         [value - less for value in _by_seed(lines, IDEMPOTENCE, OUT_OF_DISTRIBUTION, key).values()]
     )
@@ -155,7 +155,7 @@ def _contrast(values: Sequence[float]) -> Contrast | None:
 
 def assessed(
     networks: Sequence[Any],  # with `model`, `adapter` and `seed`; they take the same inputs
-    known: Sequence[Any],  # batches of training inputs, for Mahalanobis distances
+    training: Sequence[Any],  # batches of training inputs, for Mahalanobis distances
     levels: Mapping[str, Any],
     within: str,  # the level in distribution
     *,
@@ -170,7 +170,7 @@ def assessed(
     for number, network in enumerate(networks):
         members = ensemble or around[number : number + min(_MEMBERS, len(networks))]
         model, adapter = network.model, network.adapter
-        features = Mahalanobis.fit(model, adapter, known, layer, labels=labels)
+        features = Mahalanobis.fit(model, adapter, training, layer, labels=labels)
         scores: dict[str, Score] = {"Mahalanobis, features": features}
         if not isinstance(adapter, Regression):
             scores["entropy"] = Entropy(model, adapter)

@@ -79,11 +79,11 @@ class Outcome:
         except IT3Error:
             return None
 
-    def beyond(self) -> list[Record]:
+    def shifted(self) -> list[Record]:
         """The records of all shifted levels together."""
         return pooled(self.records, same_instances=self.same)
 
-    def within(self) -> list[Record]:
+    def in_distribution(self) -> list[Record]:
         """The records in distribution."""
         return [record for record in self.records if record["in_distribution"]]
 

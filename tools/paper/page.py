@@ -137,5 +137,5 @@ def _about(outcome: Outcome) -> str:
 
 def _lines(outcome: Outcome) -> list[list[list[str]]]:
     """The main table, and trust where it was measured."""
-    main = compact(summarise([*outcome.within(), *outcome.beyond()]))
+    main = compact(summarise([*outcome.in_distribution(), *outcome.shifted()]))
     return [main, trust_table(outcome.trust)] if outcome.trust else [main]

@@ -96,8 +96,8 @@ def _shapes(
     """Seeds of one experiment; `options` and `tested` are the task's of train and evaluate."""
     from it3_core.experiment.evaluate import evaluate
 
-    preset = "paper" if place.preset == "full" else "small"
-    given = {"preset": preset, "epochs": place.of(15, None, None)}
+    size = "full" if place.preset == "full" else "small"
+    given = {"size": size, "epochs": place.of(15, None, None)}
 
     def problem(seed: int, out: Path) -> Any:
         return task.problem(data, options(out=out, seed=seed, **given))
@@ -116,7 +116,7 @@ def _shapes(
         same=False,
         unit=unit,
         trust=assessed(networks, parts, levels, tests.in_distribution, layer="model.head.3"),
-        about=_about(source, f"{preset} preset", networks),
+        about=_about(source, f"{size} network", networks),
     )
 
 
@@ -223,7 +223,7 @@ def _images(
 
 
 def _assessed_images(
-    experiment: Any, some: Any, levels: Any, within: Any, layer: str, *, classes: bool = False
+    experiment: Any, some: Any, levels: Any, inside: Any, layer: str, *, classes: bool = False
 ) -> list[dict[str, Any]]:
     """Uncertainty scores of all networks, where distances are learnt from `some` images."""
     from it3_vision.image_task import preprocessing_of, tensor_of
@@ -232,7 +232,7 @@ def _assessed_images(
     images, _ = some.load(size)
     known = list(batches(tensor_of(experiment.first, images.batch(slice(None), size)), 64))
     labels = torch.from_numpy(images.labels) if classes else None
-    return assessed(experiment.networks, known, levels, within, layer=layer, labels=labels)
+    return assessed(experiment.networks, known, levels, inside, layer=layer, labels=labels)
 
 
 def _levels(test_set: Any, network: Any) -> dict[str, Any]:
@@ -287,8 +287,8 @@ def age(place: Place) -> Outcome:
     ages = options(out=place.folder)
     seen = trainable(faces, ages.low, ages.high, ages.tested)
     some = seen.sample(min(_KNOWN, len(seen)), 0)
-    levels, within = _levels(compared, experiment.first), compared.in_distribution
-    trust = _assessed_images(experiment, some, levels, within, "model.pool")
+    levels, inside = _levels(compared, experiment.first), compared.in_distribution
+    trust = _assessed_images(experiment, some, levels, inside, "model.pool")
     return Outcome(
         "age",
         list(map(dict, found.records)),
@@ -313,10 +313,10 @@ def roads(place: Place) -> Outcome:
     country = place.given("roads", "massachusetts-1500.tar.gz")
     drawn = place.preset == "quick" or towns is None or country is None
     if drawn or towns is None or country is None:
-        known, beyond = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
+        urban, rural = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
         settings: dict[str, Any] = {"size": "tiny", "crop": 64, "epochs": 16, "lr": 2e-2}
     else:
-        known, beyond = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
+        urban, rural = open_roads(towns, resolution=0.3), open_roads(country, resolution=1.0)
         settings = {"size": place.of("tiny", "small", "full"), **_long(place, 40, 80)}
     settings["steps"] = 2 if drawn or place.preset == "small" else 3
     data = "drawn towns and countryside" if drawn else "EPFL to Massachusetts"
@@ -324,21 +324,21 @@ def roads(place: Place) -> Outcome:
     experiment = _trained(
         place,
         place.of(1, 5, 5),
-        lambda seed, out: problem_of(known, replace(options, out=out, seed=seed), {"data": data}),
+        lambda seed, out: problem_of(urban, replace(options, out=out, seed=seed), {"data": data}),
     )
     less: dict[str, Any] = {"tile": 80} if drawn else place.of({}, {"tile": 112}, {})
-    images = images_of(beyond, options.at, window=place.of(None, 192, None))
+    images = images_of(rural, options.at, window=place.of(None, 192, None))
     sizes = place.of((1, 4), (1, 4, 8), (1, 4, 8))
     test_set = comparison(experiment, images, sizes, **less)
     found = evaluate(experiment, test_set, progress=place.progress)
     records = list(map(dict, found.records))
     quartiles = joined(records, test_set.groups)
-    near, far = (images_of(some, options.at, window=options.crop) for some in (known, beyond))
+    near, far = (images_of(some, options.at, window=options.crop) for some in (urban, rural))
     trust: list[dict[str, Any]] = []
     for network in experiment.networks:  # each has other validation crops
         # Distances are learnt from all scenes, and the ensemble's other networks were trained on
         # most of this one's validation scenes: both in favour of these scores.
-        parts = {"known": validation_of(network), "beyond": inputs_of(far.scenes, network)}
+        parts = {VALIDATION: validation_of(network), "all": inputs_of(far.scenes, network)}
         tested = {
             name: (torch.stack(list(part.x)), torch.stack(list(part.y)).long())
             for name, part in parts.items()
@@ -347,7 +347,7 @@ def roads(place: Place) -> Outcome:
             [network],
             list(batches(torch.stack(list(inputs_of(near.scenes, network).x)), 8)),
             tested,
-            "known",
+            VALIDATION,
             layer=f"cell.down.{len(network.model.cell.down) - 1}.conv2",
             ensemble=experiment.networks,
             batch_size=8,  # more would be run in parts, of which a layer's output shows one

@@ -192,7 +192,7 @@ class TestGolden:
         found = assessed(runs[:1], [x], levels, "known", layer="model.1", ensemble=runs)
         assert any(line["score"] == "ensemble of 6" for line in found)
 
-    def test_every_rival_of_the_paper_has_a_line(self) -> None:
+    def test_every_baseline_of_the_paper_has_a_line(self) -> None:
         worse = under(0.0)
         made = outcome(cells(IT3, under(-1.0), 4), cells("Tent", worse, 4), cells("MEMO", worse))
         found = findings(replace(made, task="imagenet"))

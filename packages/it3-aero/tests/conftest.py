@@ -30,11 +30,11 @@ TINY = NetworkSettings(layers=5, channels=6, kernels=2, hidden=12)
 
 @pytest.fixture(scope="session", autouse=True)
 def tiny() -> Iterator[NetworkSettings]:
-    """In this process the preset `small` is a tiny network."""
+    """In this process the size `small` is a tiny network."""
     with pytest.MonkeyPatch.context() as patch:
         for task in (wings, cars):
-            small = task.PRESETS["small"]
-            patch.setitem(task.PRESETS, "small", small._replace(network=TINY))
+            small = task.OURS["small"]
+            patch.setitem(task.OURS, "small", small._replace(network=TINY))
         yield TINY
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,12 @@ from it3_aero.cars.foam.files import Install
 from it3_aero.wings import naca
 from it3_core import IT3Error
 from it3_core.io.output import MARKER, OutputFolder, open_output
+from it3_core.io.tensors import read_tensors, write_tensors
 
 Say = Callable[..., str]
 
 CAR = make("box").export(file_type="stl")
+DEMO = "wings demo --out . --n 100 --solver neuralfoil --epochs 80 --quiet"
 SAME = "--batch-sizes 1,16 --most 40 --quiet"  # as in the demo
 TRAIN = "wings train data --out experiment --epochs 80 --quiet"
 
@@ -112,7 +115,16 @@ def test_a_user_s_own_files_stay(
         ("wings predict experiment wing.dat --plot experiment/0/x --overwrite", "the experiment"),
         ("wings predict experiment wing.dat --plot nowhere/wing.png", "there is no folder nowhere"),
         ("wings predict experiment wing.dat --plot a --overwrite", "is a folder"),
-        ("wings report experiment --out experiment/0/history.json", "is there already"),
+        (
+            "wings report experiment --out experiment/0/network.safetensors --overwrite",
+            "is part of",
+        ),
+        (
+            "wings report experiment/evaluation --out experiment/new.html",
+            "is part of the experiment",
+        ),
+        ("cars demo --data data --out data/new", "lies in, the input data"),
+        ("cars generate new --meshes a/car.stl", "there is no folder a/car.stl"),
         ("wings evaluate experiment --out experiment", "is part of the experiment"),
         ("wings evaluate experiment --out experiment/evaluation/more", "is part of the experiment"),
         ("wings evaluate experiment --batch-sizes 2", "batch_sizes was [16, 1] and is [2]"),
@@ -140,9 +152,16 @@ def test_what_is_not_there_is_one_sentence(command: str, refused: Say) -> None:
     assert "gone" in (said := refused(command)) or "sometimes" in said
 
 
-@pytest.mark.parametrize("name", ["experiment/evaluation/table.md", "experiment/it3-output.json"])
-def test_a_link_is_not_written_through(name: str, place: Path, refused: Say) -> None:
-    command = TRAIN if "output" in name else f"wings evaluate experiment {SAME}"
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("experiment/evaluation/table.md", f"wings evaluate experiment {SAME}"),
+        ("experiment/evaluation", f"wings evaluate experiment {SAME}"),
+        ("experiment/evaluation", "wings report experiment"),
+        ("experiment/it3-output.json", TRAIN),
+    ],
+)
+def test_a_link_is_not_written_through(name: str, command: str, place: Path, refused: Say) -> None:
     Path(name).rename("elsewhere")
     for target in ("elsewhere", "gone"):
         Path(name).symlink_to(place / target)
@@ -223,6 +242,27 @@ def test_broken_json(file: str, command: str, content: str | None, refused: Say)
         assert Path(file).name in refused(command)
 
 
+def test_no_link_leads_out_and_no_output_into_data(demo: Path, place: Path, refused: Say) -> None:
+    assert "lies in, the input" in refused(f"wings evaluate experiment --out {demo}/data/new")
+    for name in ("experiment", "data"):
+        Path(name).rename(demo.parent / name)
+        Path(name).symlink_to(demo.parent / name)
+        assert "is a link out of the folder" in refused(DEMO)
+        Path(name).unlink()
+        (demo.parent / name).rename(name)
+
+
+@pytest.mark.parametrize("change", [{"stride": 2**62}, {"kernels": 2**40}, {"layers": [1]}])
+def test_a_checkpoint_with_mad_settings(
+    change: dict[str, object], place: Path, refused: Say
+) -> None:
+    path = place / "experiment/0/network.safetensors"
+    stored = read_tensors(path, kind="checkpoint", metadata=dict[str, Any])
+    stored.metadata["settings"]["settings"]["network"] |= change
+    write_tensors(path, stored.tensors, stored.metadata, kind="checkpoint")
+    assert next(iter(change)) in refused("wings predict experiment wing.dat")
+
+
 def test_a_case_of_ours_is_not_the_user_s(place: Path) -> None:
     """In a folder that is ours, `openfoam` may still be the user's."""
     body = make("box")
@@ -233,6 +273,10 @@ def test_a_case_of_ours_is_not_the_user_s(place: Path) -> None:
         case.run()
     assert Path("case/openfoam/system/controlDict").read_text() == "mine"
     (place / "case" / "openfoam").rename(place / "other")
+    (place / "case" / "openfoam").symlink_to(place / "other")
+    with pytest.raises(IT3Error, match="openfoam is a link"):
+        case.run()
+    (place / "case" / "openfoam").unlink()
     OutputFolder(place / "case").write_text("case.json", '{"cells": [1]}')
     with pytest.raises(IT3Error, match="cells should be a whole number, but is a list"):
         case.run()

@@ -263,6 +263,9 @@ def test_an_evaluation_has_every_line_in_the_order_of_growing_shift(trained: Tra
     inside, *beyond = [level.y for level in trained.tests.levels.values()]  # type: ignore[union-attr]
     assert all((y < threshold if falling else y > threshold).all() for y in beyond)
     assert bool((inside >= threshold if falling else inside <= threshold).all())
+    captions = {name: caption for name, _, _, caption in found.summary["pictures"]}
+    assert {"paper-boxes", "samples"} <= set(captions)
+    assert captions["errors"].endswith("seed 0.")  # with the training curve
     stream = torch.cat(beyond)
     assert torch.equal(stream, stream.sort(descending=falling).values)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from it3_aero.generation.store import only_one
 from it3_aero.wings import Airfoil, XFoil, choose, naca, outline, read_airfoil
 from it3_aero.wings import solvers as xfoil_module
-from it3_aero.wings.solvers import SolverError
+from it3_aero.wings.solvers import SolverError, _private_folder
 from it3_core import IT3Error
 
 
@@ -175,3 +176,9 @@ def test_without_a_compiler_the_way_out_is_told(
             XFoil(str(path)).check()
     finally:
         xfoil_module.build_shim.cache_clear()
+
+
+def test_an_error_inside_a_private_folder_or_a_lock_comes_out(tmp_path: Path) -> None:
+    for held in (_private_folder(), only_one(tmp_path / ".lock", tmp_path)):
+        with pytest.raises(ZeroDivisionError), held:
+            raise ZeroDivisionError

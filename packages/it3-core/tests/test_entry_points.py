@@ -28,6 +28,7 @@ def test_the_readme_s_examples_run(
     text = README.read_text(encoding="utf-8")
     example, experiment = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
+    assert len([line for line in experiment.splitlines() if line]) <= 25
     exec(compile(experiment, str(README), "exec"), {})
     assert "What adaptation does" in Path("heights.html").read_text(encoding="utf-8")
     names: dict[str, object] = {}

@@ -299,6 +299,7 @@ def drawings() -> dict[str, Any]:
         "boxes of seeds": lambda: box_by_level(records(), each="seed", title="a title"),
         "differences": lambda: difference_by_level(rows(), error="MAE"),
         "histograms": lambda: error_histograms([*values, 1e6], values / 2, values / 1e4),
+        "Figure 2": lambda: error_histograms(values, values / 2, values / 4, training=values / 5),
         "scatter": lambda: error_against_accuracy(values, values**2, title="CIFAR"),
         "bars": lambda: bars(
             {"a": [1.0, None], "b": [2.0, 3.0]}, ["x", "y"], quantity="%", colours={"a": "#000"}
@@ -324,3 +325,6 @@ def test_figures_are_drawn_and_nothing_global_is_touched(name: str, tmp_path: Pa
         assert drawn == 3 * (len(SERIES) - 1) - 1
     if name == "scatter":
         assert axes.get_title(loc="left") == "CIFAR: Pearson 0.97, n = 99"
+    if name == "Figure 2":
+        curves = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert curves == ["training", "in distribution", "shifted, before", "shifted, after"]

@@ -20,8 +20,8 @@ from it3_core import IT3Error, Regression, condition, zigzag_loss
 from it3_core.experiment import verbs
 from it3_core.experiment.evaluate import evaluate, load_evaluation
 from it3_core.experiment.folder import NETWORK, load
-from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA
-from it3_core.experiment.predict import as_json, predict
+from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA, gain_of
+from it3_core.experiment.predict import as_json, in_words, predict
 from it3_core.experiment.train import hold_out, train, trials
 from it3_core.experiment.types import (
     Answers,
@@ -300,6 +300,12 @@ def test_predictions_come_in_order_from_a_folder_that_was_moved(
     keys = {"name", "prediction", "initial", "percentile", "flagged", "adapted"}
     assert set(as_json(found[0])) == keys
     assert found[20].flagged
+    one = replace(found[20], values={"prediction": 2.0}, initial={"prediction": 3.0}, adapted=True)
+    said = in_words("{prediction:.1f} m".format_map, one)
+    assert said == "points.txt:20: 2.0 m (before adaptation 3.0 m); percentile 100.0, unusual"
+    found[20].truth, found[20].solver = {"prediction": 0.0}, "exact"  # which is no missing truth
+    assert as_json(found[20])["truth"] == 0.0
+    assert gain_of({"gain": None}) < gain_of({"gain": -1.0})  # a candidate that failed comes last
     for adapt in ("instance", "batch", "online", "none"):
         assert len(list(predict(trained, READER, [points], adapt=adapt))) == 21
 

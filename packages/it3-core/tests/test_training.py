@@ -166,7 +166,7 @@ def test_networks_for_imagenet_slow_down_every_thirty_epochs() -> None:
     assert rates == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "onecycle"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "onecycle", "step"])
 def test_fit_is_the_plain_loop(schedule: str) -> None:
     x, y = (part.double() for part in problem())
     adapter = Regression.fit(y)
@@ -180,6 +180,7 @@ def test_fit_is_the_plain_loop(schedule: str) -> None:
         rate = 0.05 * (1 + torch.cos(torch.tensor(torch.pi * epoch / 12))) / 2
         up_and_down = 0.05 * min((epoch + 1) / 2.4, (12 - epoch) / 9.6)  # a step an epoch here
         rates = {"constant": 0.05, "cosine": float(rate), "onecycle": up_and_down}
+        rates["step"] = 0.05 if epoch < 6 else 0.005
         optimizer.param_groups[0]["lr"] = rates[schedule]
         optimizer.zero_grad()
         neutral = reference(x, adapter.neutral(x)).squeeze(1)
@@ -608,7 +609,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"validation": (X, Y[:5])}, r"60 inputs, but the labels have shape \(5,\)"),
     ({"optimizer": "Adm"}, "torch.optim has no optimiser 'Adm'"),
     ({"optimizer": "LBFGS"}, "LBFGS"),
-    ({"schedule": "cosin"}, 'schedule must be "constant", "cosine", "onecycle" or "step30"'),
+    ({"schedule": "cosin"}, '"constant", "cosine", "onecycle", "step" or "step30"'),
     ({"collate": list}, "collate belongs to a Dataset"),
     ({"loss": lambda model, adapter, x, y: y}, "the loss must be one number"),
     ({"data": (X, [1, 2])}, "must be a pair"),

@@ -1,5 +1,7 @@
 """Loaders: real layouts are read, and what is wrong with a file is said in one sentence."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,10 @@ def test_a_uci_folder_with_its_splits(tmp_path) -> None:
     x, y, x_test, y_test = load_uci(uci(tmp_path)).split(0)
     assert x.tolist() == [[1, 2], [7, 8]]
     assert (y.tolist(), x_test.tolist(), y_test.tolist()) == ([3, 9], [[4, 5]], [6])
+    (tmp_path / "data.txt").unlink()
+    os.mkfifo(tmp_path / "data.txt")  # it would be waited for
+    with pytest.raises(IT3Error, match="is not a file"):
+        load_uci(tmp_path)
 
 
 @pytest.mark.parametrize(

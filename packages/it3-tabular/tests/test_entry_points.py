@@ -100,11 +100,12 @@ def test_a_stream_goes_on_over_chunks(table, trained, tmp_path, monkeypatch) -> 
         keep = [] if file == turned else ["--keep"]
         assert main([*common, *keep, str(file), "--out", str(tmp_path / f"{out}.csv")]) == 0
     a, c = (pd.read_csv(tmp_path / name)[list(Detailed._fields)] for name in ("a.csv", "c.csv"))
+    assert a["adapted"].tolist() == (a["prediction"] != a["initial"]).astype(int).tolist()
     assert np.allclose(a, c, rtol=1e-6)  # the order of columns does not matter
     text = (tmp_path / "a.csv").read_text()
     assert text == (tmp_path / "b.csv").read_text()
     assert text.startswith(
-        "height,glazing,compactness,load,prediction,initial,idempotence_error,percentile,flagged\n7.0,0.0,0.98,15.55,"
+        "height,glazing,compactness,load,prediction,initial,idempotence_error,percentile,flagged,adapted\n7.0,0.0,0.98,15.55,"
     )
 
 
@@ -142,6 +143,7 @@ BAD_TRAINING = {
     "UTF-16": ("a,load\n1,2\n".encode("utf-16"), "no text in UTF-8"),
     "blank lines, quoted newlines": ('a,load\n\n"1\n",2\n\nx,3\n', "'x' in line 6"),
     "control characters": ("a\x1b[2J,load\n" + "\x1b,2\n" * 20, r"'a\x1b[2J'"),
+    "a cell too long": ("a,load\n" + "1,2\n2,3\n" * 9 + "x" * 200_000 + ",3\n", "field limit"),
     "no Parquet": ("a,load\n1,2\n", "no Parquet file"),
     "a million columns": (",".join(map(str, range(10**6))) + ",load\n", "1 to 20,000"),
 }
@@ -257,6 +259,7 @@ def test_evaluate_writes_records_table_and_pictures(energy, tmp_path, capfd, mon
     monkeypatch.setenv("IT3_DATA", str(tmp_path))
     assert "there is no folder" in refused(capfd, tmp_path, *evaluating(sets="nothing"))
     assert "the input" in refused(capfd, tmp_path, *evaluating(folder / "results"))
+    assert "share an output" in refused(capfd, tmp_path, *evaluating(sets="energy,./energy"))
     assert not results.exists()
     code, first, err = call(capfd, *evaluating())
     assert code == 0, err

@@ -469,7 +469,7 @@ class TestPredict:
         assert main(command) == 2
         lines = capsys.readouterr().out.splitlines()
         assert [line.split(": ")[0] for line in lines] == list(map(str, files[:3]))
-        assert "more unusual than" in lines[0]
+        assert "; percentile " in lines[0]
         assert main([*command, "--json"]) == 2
         told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert told[1].keys() == {"name", "problem"}

@@ -19,6 +19,7 @@ from PIL import Image
 
 from it3_core import IT3Error, IT3Warning
 from it3_vision.data import BadImage, open_images, read_image
+from it3_vision.data.trees import open_tree
 
 RNG = np.random.default_rng(1)
 
@@ -211,6 +212,8 @@ def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(BadImage, match="is not a file"):
         read_image(tmp_path / "pipe.png")
+    with pytest.raises(IT3Error, match="is no folder, tar or image"):
+        open_tree(tmp_path / "pipe.png")
     with pytest.warns(IT3Warning, match=r"left out \(pipe"), pytest.raises(IT3Error, match="no im"):
         open_images(tmp_path)
 

@@ -302,10 +302,10 @@ class TestWeights:
             (tmp_path / "w.safetensors").write_bytes(content)
             with pytest.raises(IT3Error, match="is no safetensors file"):
                 load_weights(network, tmp_path / "w.safetensors")
-        with pytest.raises(IT3Error, match="there is no file "):
-            load_weights(network, tmp_path / "gone.safetensors")
-        with pytest.raises(IT3Error, match="is no safetensors file"):
-            load_weights(network, tmp_path)
+        os.mkfifo(tmp_path / "pipe.safetensors")  # it would be waited for
+        for name in ("gone.safetensors", "pipe.safetensors", ""):
+            with pytest.raises(IT3Error, match="there is no file "):
+                load_weights(network, tmp_path / name)
         for suffix in (".pth", ".PT", ".bin", ".ckpt"):  # which need not even be there
             with pytest.raises(IT3Error, match="pickled code, which is not read here: save its"):
                 load_weights(network, tmp_path / f"w{suffix}")

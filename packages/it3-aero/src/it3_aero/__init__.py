@@ -1,5 +1,3 @@
 """IT³ for aerodynamics: `it3_aero.wings` predicts lift-to-drag ratios, `it3_aero.cars` drag."""
 
 __version__ = "0.1.0"
-
-__all__ = ["__version__"]

@@ -27,6 +27,7 @@ from it3_core.experiment.predict import predict
 from it3_core.trust.candidates import Candidate, Tuning
 
 Run = Callable[..., list[str]]
+Capture = pytest.CaptureFixture[str]
 FIELDS = {"name", "prediction", "initial", "percentile", "flagged", "adapted"}
 
 
@@ -79,6 +80,35 @@ def test_seeds_are_trained_compared_in_pairs_and_reported(
     assert page.read_text("utf-8").count("<img") >= 7
 
 
+@pytest.mark.parametrize("name", ["wings", "cars"])
+def test_the_papers_protocol_runs(
+    name: str,
+    demo: Path,
+    cars_data: Path,
+    tmp_path: Path,
+    run: Run,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = [Candidate("AnswerStep", {"alpha": 1.0})]  # tuning is not what this is about
+    monkeypatch.setattr("it3_aero.shapes.shared._candidates", lambda model: few)
+    data, sizes = (demo / "data", {1, 4, 16}) if name == "wings" else (cars_data, {1, 2, 4})
+    out, options = tmp_path / "experiment", ["--preset", "paper", "--epochs", 2, "--quiet"]
+    run(name, "train", data, "--out", out, *options)
+    run(name, "train", data, "--out", out, *options, "--top", "5%", "--threshold", 1, code=2)
+    assert "a threshold or a top, not both" in capsys.readouterr().err
+    run(name, "train", data, "--out", out, *options, "--top", "5", code=2)
+    assert "such as 5%, unlike '5'" in capsys.readouterr().err
+    run(name, "evaluate", out, "--only", "IT³ (paper)", "--most", 6, "--quiet")
+    found = load_evaluation(out / "evaluation")
+    settings = found.summary["settings"]
+    assert (settings["protocol"], settings["second_weight"]) == ("paper", 1.0)
+    assert settings["network"]["entrance"] == "nodes"
+    beyond = {r["level"]: r["n"] for r in found.records if r["level"] != "in distribution"}
+    assert sum(beyond.values()) == (5 if name == "wings" else 4)  # of 100 and of 84
+    assert {r["batch_size"] for r in found.records} == {None, *sizes}
+
+
 def test_wings_are_answered_verified_and_drawn_from_a_folder_that_moved(
     demo: Path, tmp_path: Path, written: Callable[..., Path], run: Run
 ) -> None:
@@ -111,7 +141,9 @@ def test_cars_are_packed_trained_reported_answered_and_drawn(
     options = ["--epochs", 1, "--seed", 3, "--quiet"]
     run("cars", "train", tmp_path / "cars.safetensors", "--out", out, *options)
     page = cars_experiment / "evaluation" / "report.html"
-    assert page.read_text("utf-8").count("data:image/png;base64,") >= 6
+    text = page.read_text("utf-8")
+    assert "Mahalanobis, features" in text
+    assert text.count("data:image/png;base64,") >= 6
     run("cars", "report", cars_experiment, "--out", tmp_path / "again.html")
     assert "Cars: drag and how far to believe it" in (tmp_path / "again.html").read_text("utf-8")
     good, bad = tmp_path / "ein schönes Auto.stl", tmp_path / "bad.obj"

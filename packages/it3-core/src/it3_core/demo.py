@@ -47,7 +47,7 @@ def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> s
     validation = (x[450:], y[450:])
     x, y = x[:450], y[:450]
     model, adapter = _trained(x, y, validation, seed, progress)
-    kept, beyond = extrapolation_split(y, 0.2)
+    kept, outside = extrapolation_split(y, 0.2)
     without_end, _ = _trained(x[kept], y[kept], None, seed, progress)
     noise = 0.05 * torch.randn(validation[0].shape, generator=draw)
     tuning = tune(
@@ -55,7 +55,7 @@ def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> s
         adapter,
         *validation,
         shifts={"noise": lambda inputs: inputs + noise},
-        extrapolation=ExtrapolationSplit(without_end, x[beyond], y[beyond]),
+        extrapolation=ExtrapolationSplit(without_end, x[outside], y[outside]),
         progress=progress,
     )
     trust = Trust.fit(model, adapter, [validation[0]])
@@ -114,7 +114,7 @@ def _trained(
 
 
 def _text(
-    model: nn.Module, adapter: Regression, reason: str, trust: Trust, known: Tensor,
+    model: nn.Module, adapter: Regression, reason: str, trust: Trust, inside: Tensor,
     records: list[Record], errors: dict[str, Tensor],
 ) -> str:  # fmt: skip
     lines = [
@@ -131,7 +131,7 @@ def _text(
         percent = trust.percentile(found).mean().item()
         flagged = trust.flag(found).float().mean().item()
         lines.append(f"  {name:16} percentile {percent:5.1f} on average, {flagged:4.0%} flagged")
-    moved = sensitivity(model, adapter, known)
+    moved = sensitivity(model, adapter, inside)
     lines.append(f"  The second answer moves by {moved:.2f} for each 1 that the first one does.")
     return "\n".join(lines)
 

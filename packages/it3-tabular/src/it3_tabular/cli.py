@@ -157,8 +157,8 @@ def predict(
     Writes a CSV with a line for each row, in the same order: `prediction`; `initial`, without
     adaptation; `idempotence_error`, how far the network's first and second prediction are apart;
     `percentile`, the percentage of validation rows where it is smaller; `flagged`, 1 above the 95th
-    percentile. Columns are found by name, in any order; those that the model does not use are
-    ignored.
+    percentile; `adapted`, 1 where adaptation changed the prediction. Columns are found by name, in
+    any order; those that the model does not use are ignored.
 
     Example: it3-tabular predict experiment new.csv --out predicted.csv
 
@@ -184,8 +184,9 @@ def predict(
     path = inside(experiment, MODEL) if experiment.is_dir() else experiment
     if not path.exists():
         raise IT3Error(f"there is no model {path}: name a folder that train made")
-    parent = path.parent if (path.parent / MARKER).exists() else None
-    output_file(out, overwrite=overwrite, inputs=[file, path], experiment=parent)
+    home = Path(os.path.realpath(path)).parent
+    whole = home if (home / MARKER).exists() else None
+    output_file(out, overwrite=overwrite, inputs=[file, path], experiment=whole)
     model = load(path)
     if adapt is not None:
         model.set_params(adapt=None if adapt == "none" else adapt)
@@ -201,7 +202,8 @@ def predict(
         for chunk in tables.read_chunks(file, size * max(1, tables.CHUNK // size)):
             found = model.detailed(tables.numbers(chunk, wanted, file), method)
             columns = {name: chunk.cells.column(name).to_pylist() for name in copied}
-            for name, values in found._replace(flagged=found.flagged.astype(int))._asdict().items():
+            for name, values in found._asdict().items():
+                values = values.astype(int) if values.dtype.kind == "b" else values
                 columns[name] = np.char.mod("%.9g", values) if values.dtype.kind == "f" else values
             frame = pd.DataFrame(columns, dtype=object)
             stream.write(csv_bytes(frame, header=not rows))
@@ -257,6 +259,9 @@ def evaluate(
     found = [load_uci(folder) for folder in folders]
     names = [each.name for each in found]
     pictures = [f"{name}-{kind}.png" for name in names for kind in ("boxes", "differences")]
+    stores = [f"{name}{end}.jsonl" for name in names for end in ("", "-trust")]
+    if len(set(stores)) < len(stores):
+        raise IT3Error(f"two data sets would share an output ({', '.join(names)}): rename one")
     folder = open_output(
         out,
         "tabular evaluate",

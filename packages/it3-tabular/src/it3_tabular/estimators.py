@@ -55,7 +55,8 @@ class Detailed(NamedTuple):
             divergence for a classification.
         percentile: the percentage of validation rows whose idempotence error is smaller.
         flagged: whether the row is unusual. Of rows like the training rows, 5 % are flagged. With
-            fewer than 19 validation rows, those beyond the largest of their errors are flagged.
+            fewer than 19 validation rows, those above the largest of their errors are flagged.
+        adapted: whether adaptation changed the prediction.
     """
 
     prediction: NDArray[Any]
@@ -63,6 +64,7 @@ class Detailed(NamedTuple):
     idempotence_error: Floats
     percentile: Floats
     flagged: NDArray[np.bool_]
+    adapted: NDArray[np.bool_]
 
 
 class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -137,13 +139,15 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def detailed(self, rows: Floats, method: Method) -> Detailed:
         """`predict_detailed` of rows that were checked, by a method that may go on afterwards."""
-        prediction, initial, error = self._outputs(rows, method)
+        output, first, error = self._outputs(rows, method)
+        prediction, initial = self._decoded(output), self._decoded(first)
         return Detailed(
-            prediction=self._decoded(prediction),
-            initial=self._decoded(initial),
+            prediction=prediction,
+            initial=initial,
             idempotence_error=_array(error),
             percentile=_array(self.trust_.percentile(error)),
             flagged=self.trust_.flag(error).numpy(),
+            adapted=prediction != initial,
         )
 
     def method(self) -> Method:

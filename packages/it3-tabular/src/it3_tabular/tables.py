@@ -224,7 +224,7 @@ def _line(path: Path, row: int) -> int:
     """Where a row stands in its file: its line, or in Parquet its number."""
     if _is_parquet(path):
         return row + 1
-    with _csv_rows(path) as rows:
+    with _reading(path), _csv_rows(path) as rows:
         next(rows)
         return int(next(islice((rows.line_num for cells in rows if cells), row, None)))
 
@@ -248,8 +248,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         raise IT3Error(f"can't read {path}: {problem.strerror or problem}") from problem
-    except UnicodeDecodeError as problem:
-        raise IT3Error(f"{path} is no text in UTF-8: {problem.reason}") from problem
+    except (UnicodeDecodeError, UnicodeEncodeError) as problem:
+        raise IT3Error(f"{path}, or its name, is no text in UTF-8: {problem.reason}") from problem
     except (csv.Error, pa.ArrowException) as problem:
         kind = "Parquet" if _is_parquet(path) else "CSV"
         raise IT3Error(f"{path} is no {kind} file: {str(problem).splitlines()[0]}") from problem

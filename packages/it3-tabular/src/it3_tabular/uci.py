@@ -69,6 +69,8 @@ def load_energy() -> tuple[Floats, Floats]:
 
 
 def _numbers(path: Path) -> Floats:
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise IT3Error(f"{path} is not a file")
     try:
         text = path.read_text(encoding="utf-8")
         data: Floats = np.loadtxt(text.splitlines(), ndmin=2) if text.strip() else np.empty((0, 0))

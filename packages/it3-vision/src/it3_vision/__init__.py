@@ -4,7 +4,5 @@ import os
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
-
 # albumentations asks PyPI for a newer version whenever it is imported; we don't use the network.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")

@@ -192,6 +192,9 @@ class ImageTrain(verbs.TrainOptions):
         if self.normalise is not None:
             check_choice(self.normalise, Normalise, "what images are normalised by")
         tuned_sizes(self.tuned)
+        file = self.weights
+        if file is not None and file.suffix == ".safetensors" and not file.is_file():
+            raise IT3Error(f"there is no file {file}")
 
     @property
     def usual(self) -> Protocol:

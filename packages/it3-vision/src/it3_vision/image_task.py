@@ -22,6 +22,7 @@ from it3_core import Activations, Adapter, IT3Error
 from it3_core.batching import batches
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.experiment import types
+from it3_core.experiment.predict import in_words
 from it3_core.experiment.train import hold_out
 from it3_core.io.tensors import digest, load
 from it3_core.io.typed import as_kind, printable
@@ -285,12 +286,8 @@ def shifted_validation(
                 shifted = preprocess(corrupted)
                 if wrong is not None and wrong(shifted, y) >= enough:
                     break
-            shifts[name] = partial(_given, shifted)
+            shifts[name] = lambda _, shifted=shifted: shifted  # type: ignore[misc]
         yield size, x, y, shifts
-
-
-def _given(shifted: Tensor, _: Tensor) -> Tensor:
-    return shifted
 
 
 def _whole_batches(number: int, size: int) -> int:
@@ -372,19 +369,11 @@ def reader_of(
     settings: types.Json, noun: str, describe: Callable[[Mapping[str, Any]], str]
 ) -> types.Reader:
     """Images in files, folders and tars; `describe` puts a prediction into words."""
-
-    def words(one: types.Prediction) -> str:
-        mark = " (!)" if one.flagged else ""
-        return (
-            f"{one.item.name}: {describe(one.initial)} → {describe(one.values)}; more unusual than "
-            f"{one.percentile:.1f} % of the validation {noun}s{mark}"
-        )
-
     return types.Reader(
         noun=noun,
         read=partial(_items, preprocessing_of(settings).size),
         batch=lambda network, values: tensor_of(network, np.stack(values)),
-        words=words,
+        words=partial(in_words, describe),
         batch_size=_AT_ONCE,
     )
 

@@ -21,6 +21,7 @@ from it3_core.batching import Ragged
 from it3_core.io.tensors import read_tensors, write_tensors
 from it3_vision.__main__ import main
 from it3_vision.data import read_image
+from it3_vision.roads.cli import Train
 from it3_vision.roads.geo import find_georeference, geojson
 from it3_vision.roads.network import DRUSettings, build
 from it3_vision.roads.reading import declared_no_data, open_roads, read_graph, read_scene
@@ -53,7 +54,7 @@ def test_predict_several_images_from_a_folder_that_was_moved(
     if adapt == "none":  # before a world file states it
         assert main(["roads", "predict", str(folder), str(images / "0.png")]) == 0
         text = capsys.readouterr().out
-        assert "road on 100 % of the image" in text
+        assert " % road; percentile " in text
         assert "ground resolution unknown, assumed 1 m a pixel" in text
     (images / "0.pgw").write_text("0.5\n0\n0\n-0.5\n1000\n2000\n")
     (images / "1.wld").write_text("0.5\n0\n0\n-0.5\n1000\n2000\n")
@@ -166,7 +167,7 @@ def test_data_that_can_t_be_right_are_named(name, image, resolution, told, write
         open_roads(place, resolution=resolution)[0]
 
 
-def test_folders_say_what_they_want(tmp_path, write):
+def test_folders_say_what_they_want(tmp_path, write, capsys):
     for name in ("empty", "imagery", "sets/train/sat", "sets/train/map", "sets/test/sat"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "sets/test/map").mkdir()
@@ -184,7 +185,9 @@ def test_folders_say_what_they_want(tmp_path, write):
     with pytest.raises(IT3Error, match=r"24000 × 24000 pixels of 1 m: check its ground resol"):
         open_roads(data, resolution=500.0)[0].at(1.0)
     with pytest.raises(IT3Error, match="3 scenes to train on: give 10"):
-        gathered(open_roads(data, resolution=1.0), 1.0, False)
+        gathered(open_roads(data, resolution=1.0), 1.0, True)
+    assert "[####################] images/2.png" in capsys.readouterr().err  # it fills
+    assert Train(out=data).epochs == 80  # the command line's default and Python's are one
     (data / "images" / "0.png").write_bytes(b"no image")  # one bad image does not end the others
     found = images_of(open_roads(data, resolution=1.0), 1.0)
     assert len(found.scenes) == 2

@@ -71,7 +71,7 @@ class Train(shared.Train):
     """Options of `train`."""
 
     threshold: verbs.Finite | None = None
-    "The smallest Cd to train on; a quarter of the cars lie below if not given."
+    "The smallest Cd to train on; a quarter of the cars lie below if no top is given either."
 
 
 @Parameter(name="*")
@@ -229,7 +229,7 @@ def train(data: Path, /, *, options: Train) -> None:
     Args:
         data: The folder that generate made, or the file that pack made.
     """
-    one_thread(options.preset)
+    one_thread(options.size)
     verbs.train(TASK, data, options)
 
 

@@ -20,7 +20,7 @@ from torch_geometric.data import Batch, Data, InMemoryDataset
 from it3_aero.cars.meshes import remeshed
 from it3_aero.generation.store import Failed, read_data
 from it3_aero.shapes.data import Split, split_by_label
-from it3_aero.shapes.graph_net import MeshGMM, Neighbours, NetworkSettings, mesh_weights
+from it3_aero.shapes.graph_net import MeshGMM, Neighbours, NetworkSettings, damp, mesh_weights
 from it3_core import IT3Error
 from it3_core.io.tensors import read_tensors, write_tensors
 from it3_core.io.typed import as_kind
@@ -309,11 +309,7 @@ class MeshTrunk(nn.Module):
         width, kernels = settings.channels, settings.kernels
         self.encode = nn.Linear(7, width)
         layers = [MeshGMM(width, width, dim=3, kernel_size=kernels) for _ in range(settings.layers)]
-        # So many skips add up: each layer begins small, so that features stay of size one.
-        with torch.no_grad():
-            for layer in layers:
-                for weight in (layer.g, layer.root.weight):
-                    weight.mul_(settings.layers**-0.5)
+        damp(layers)
         self.layers = nn.ModuleList(layers)
         # Node features `(nodes, channels)` after each fifth layer, for ActMAD to watch.
         self.taps = nn.ModuleList(nn.Identity() for _ in range(settings.layers // 5))

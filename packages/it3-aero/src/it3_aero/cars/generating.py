@@ -31,7 +31,7 @@ from it3_aero.generation.store import (
     spread,
 )
 from it3_core import IT3Error
-from it3_core.io.output import check_output
+from it3_core.io.output import check_output, inside
 from it3_core.io.tensors import write_tensors
 from it3_core.io.typed import as_json
 
@@ -65,13 +65,13 @@ def generate(
     files: Sequence[Path] = []
     root = None
     if meshes is not None:
-        if not Path(meshes).exists():
+        if not Path(meshes).is_dir():
             raise IT3Error(f"there is no folder {meshes}")
         files, root = found_meshes(meshes), str(Path(meshes).resolve())
     n = n or (len(files) or 128)
     if files and n > len(files):
         raise IT3Error(f"{meshes} holds {len(files)} meshes, fewer than {n}")
-    cases = str(Path(out).resolve() / "cases")
+    cases = str(inside(Path(out).resolve(), "cases"))
     work = Work(cases, seed, preset, nodes, ranks, root, tuple(map(str, files)))
     workers = workers if workers or dask else cores()
     with CarStore(Path(out), TASK, work.settings(), Solved | Failed) as store:
@@ -142,7 +142,7 @@ class Work:
             graph = remeshed(body, self.nodes)
         except IT3Error as problem:
             return record | {"problem": str(problem)}
-        folder = Path(self.cases, f"{sample:06d}")
+        folder = inside(self.cases, f"{sample:06d}")
         flow = solve(body, folder, self.preset, ranks=self.ranks)
         if flow.problem is not None:
             return record | {"problem": flow.problem, "cpu_seconds": flow.cpu_seconds}

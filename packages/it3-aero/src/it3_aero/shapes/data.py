@@ -27,6 +27,7 @@ class Shapes:
     names: Sequence[str]
     parameters: Tensor | None = None  # what they were made from, `(n, k)`, if that is known
     cp: Sequence[Tensor] | None = None  # pressure coefficients at the nodes of each
+    forces: Tensor | None = None  # coefficients of lift and drag, `(n, 2)`
 
     @classmethod
     def of(cls, graphs: Iterable[Any], inputs: Callable[[Sequence[Any]], Any]) -> Shapes:
@@ -40,6 +41,9 @@ class Shapes:
             [str(graph.name) for graph in found],
             torch.cat([graph.parameters for graph in found]) if "parameters" in found[0] else None,
             [graph.cp for graph in found] if "cp" in found[0] else None,
+            torch.stack([torch.cat([graph.cl, graph.cd]) for graph in found])
+            if "cl" in found[0]
+            else None,
         )
 
     def __len__(self) -> int:
@@ -54,6 +58,7 @@ class Shapes:
             [self.names[row] for row in chosen],
             None if self.parameters is None else self.parameters[chosen],
             None if self.cp is None else [self.cp[row] for row in chosen],
+            None if self.forces is None else self.forces[chosen],
         )
 
     def sample(self, most: int, seed: int = 0) -> Shapes:
@@ -98,6 +103,15 @@ class Levels:
             some = shapes.sample(most)
             test[name] = some.take(some.y.argsort(stable=True, descending=self.falling))
         return Levels(self.train, test, self.falling)
+
+
+def threshold_of_top(labels: Sequence[float], share: float, *, falling: bool = False) -> float:
+    """The last label in distribution, where so large a share at the far end is out of it."""
+    ordered = sorted(labels, reverse=falling)
+    outside = max(1, round(share * len(ordered)))
+    if outside >= len(ordered):
+        raise IT3Error(f"{len(ordered)} samples leave nothing to train on beside the top {share:%}")
+    return ordered[-outside - 1]
 
 
 class Split(NamedTuple):

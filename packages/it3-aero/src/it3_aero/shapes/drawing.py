@@ -11,14 +11,8 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, Series
 from torch import Tensor
 
-from it3_aero.shapes.data import IN_DISTRIBUTION, Levels
-from it3_core.experiment.evaluate import IDEMPOTENCE
-from it3_core.experiment.figures import (
-    box_by_level,
-    difference_by_level,
-    error_histograms,
-    plain_axes,
-)
+from it3_aero.shapes.data import Levels
+from it3_core.experiment.figures import box_by_level, difference_by_level, plain_axes
 from it3_core.experiment.types import Evaluation, Experiment, Picture, Prediction, Quantity
 from it3_core.io.typed import printable
 
@@ -58,7 +52,7 @@ def pictures(
     found: Evaluation,
     experiment: Experiment,
 ) -> Iterator[Picture]:
-    """Boxes and differences by level, errors before and after, and three shapes of each kind."""
+    """Boxes and differences by level, the labels, and three shapes of each kind."""
     does, trust = "What adaptation does", "Uncertainty scores"
     networks = [dict(r) for r in found.records if r["method"] not in baselines]
     largest = max((r["batch_size"] or 0 for r in networks), default=0)
@@ -68,9 +62,9 @@ def pictures(
         "boxes",
         box_by_level(shown, error=error),
         does,
-        "box plots of the error by level",
-        "Errors at the largest batch: the box holds the middle half, the line is the median, the "
-        "diamond the mean, whiskers from the 5th to the 95th percentile.",
+        "box plots of the error of all methods by level",
+        "All methods, at the largest batch: the box holds the middle half, the line is the median, "
+        "the diamond the mean, whiskers from the 5th to the 95th percentile.",
     )
     kept = {(r["method"], r["batch_size"], r["level"]) for r in shown}
     rows = [dict(r) for r in found.rows if (r["method"], r["batch_size"], r["level"]) in kept]
@@ -83,19 +77,6 @@ def pictures(
         "seeds and shapes. Below zero is better.",
     )
     first = found.answers[found.answers["seed"] == experiment.first.seed]
-    inside = first["level"] == IN_DISTRIBUTION
-    yield Picture(
-        "errors",
-        error_histograms(
-            first[~inside][IDEMPOTENCE].tolist(),
-            first[~inside]["error_after"].tolist(),
-            first[inside][IDEMPOTENCE].tolist(),
-            error="idempotence error |y₁ − y₀|, in training standard deviations",
-        ),
-        trust,
-        "histograms of idempotence errors",
-        "Before and after the paper's IT³, as in its Figure 2.",
-    )
     yield Picture("labels", _labels(levels, quantity), does, f"histogram of {quantity.name}")
     is_right = tolerance.right(first)
     for (flagged, correct), (words, colour) in _QUADRANTS.items():

@@ -16,7 +16,7 @@ parameters under the same names and give the same numbers to 1e-6, faster:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -194,6 +194,9 @@ class NetworkSettings:
     # Where the signal enters: at the pooled features, so that `f` and `F` share all GMM layers, or
     # at every node's first features, the paper's way.
     entrance: Literal["head", "nodes"] = "head"
+    # Whether an outline's layers begin smaller, by the root of their number, as a mesh's always do:
+    # features then stay of size one, and a few hundred steps can train the network.
+    damped: bool = False
 
 
 class GraphNet(nn.Module):
@@ -219,12 +222,20 @@ class GraphNet(nn.Module):
         return output
 
 
+@torch.no_grad()
+def damp(layers: Sequence[_GMM]) -> None:
+    """Begins so many layers with skips small: their outputs add up."""
+    for layer in layers:
+        for weight in (layer.g, layer.root.weight):
+            weight.mul_(len(layers) ** -0.5)
+
+
 def build(
     trunk: Callable[[NetworkSettings], nn.Module], settings: NetworkSettings, adapter: Regression
 ) -> Conditioned:
     """The conditioned network `f(shapes, signal)`; until it is trained it ignores the signal."""
-    if min(size for size in vars(settings).values() if isinstance(size, int)) < 1:
-        raise IT3Error(f"a network's sizes are 1 or more, unlike in {settings}")
+    if not all(0 < size < 10_000 for size in vars(settings).values() if type(size) is int):
+        raise IT3Error(f"a network's sizes are from 1 to 9999, unlike in {settings}")
     net = GraphNet(trunk(settings), settings, adapter)
     layer = "trunk" if settings.entrance == "head" else "trunk.encode"
     return condition(net, adapter, layer=layer, channels=settings.channels)

@@ -56,10 +56,27 @@ class Generate:
 class Train(TrainOptions):
     """Options of `train`."""
 
-    preset: Literal["small", "paper"] = "small"
-    "small: minutes on two cores."
+    preset: Literal["paper"] | None = None
+    """paper: the paper's protocol in place of ours: both terms of the loss alike, the signal at the
+    input layer, the top 5 % out of distribution, its optimiser and epochs."""
+    size: Literal["small", "full"] = "small"
+    "Of the network. small: 16 channels, minutes on two cores; full: 64, as the authors' code has."
+    top: str | None = None
+    "The share of shapes that is out of distribution, such as 5%, in place of a threshold."
     epochs: Positive | None = None
-    "Instead of the preset's."
+    "Instead of the protocol's."
+
+    def share(self) -> float | None:
+        """`top` as a fraction."""
+        if self.top is None:
+            return None
+        try:
+            found = float(self.top.removesuffix("%")) / 100
+        except ValueError:
+            found = 0.0
+        if not 0 < found <= 0.5 or not self.top.endswith("%"):
+            raise IT3Error(f"the top is a share up to 50%, such as 5%, unlike {self.top!r}")
+        return found
 
 
 @Parameter(name="*")
@@ -108,11 +125,11 @@ def summary(out: Path, card: Mapping[str, Any], noun: str, quantity: str, key: s
     return line
 
 
-def one_thread(preset: str = "small") -> None:
+def one_thread(size: str = "small") -> None:
     """Small layers gain nothing from a second thread, and lose tenfold to it on a busy machine."""
     import torch
 
-    if preset == "small" and "OMP_NUM_THREADS" not in os.environ:
+    if size == "small" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
@@ -13,40 +13,33 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from it3_aero.shapes.data import IN_DISTRIBUTION, Levels, Shapes
+from it3_aero.shapes import paper
+from it3_aero.shapes.data import IN_DISTRIBUTION, Levels, Shapes, threshold_of_top
 from it3_aero.shapes.drawing import Paint, Tolerance, draw, pictures
 from it3_aero.shapes.graph_net import NetworkSettings, build
 from it3_aero.shapes.options import Train
-from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression
+from it3_aero.shapes.paper import Sample
+from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression, Source
 from it3_core.batching import batches, is_graph, tensors
 from it3_core.evaluation.evaluate import Predictor
-from it3_core.experiment.lines import AUTO, PAPER_LINES, SECOND_PASS, SOURCE, VANILLA, actmad
+from it3_core.experiment import types
+from it3_core.experiment.lines import (
+    AUTO,
+    PAPER_LINES,
+    SECOND_PASS,
+    SOURCE,
+    VANILLA,
+    actmad,
+    error_and_bias,
+)
+from it3_core.experiment.predict import in_words
 from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION
 from it3_core.experiment.train import hold_out, trials
-from it3_core.experiment.types import (
-    Answers,
-    Experiment,
-    Extrapolation,
-    Group,
-    Instances,
-    Item,
-    Json,
-    Line,
-    Network,
-    Prediction,
-    Problem,
-    Quantity,
-    Reader,
-    Recipe,
-    Restored,
-    TestSet,
-    TrainingData,
-    Truth,
-)
 from it3_core.io.tensors import digest
 from it3_core.io.typed import as_kind, printable, read_json
 from it3_core.model.adapters import adapter_from
 from it3_core.model.losses import zigzag_loss
+from it3_core.scores.uncertainty import Mahalanobis
 from it3_core.trust.candidates import Candidate
 
 _HEAD: dict[str, Any] = {"parameters": "above"}  # the weights above where the signal enters
@@ -69,78 +62,117 @@ class ShapeTask(NamedTuple):
     name: str
     noun: str
     title: str  # of the report
-    quantity: Quantity
+    quantity: types.Quantity
     trunk: Callable[[NetworkSettings], nn.Module]  # shapes to pooled features
     inputs: Callable[[Sequence[Any]], Any]  # graphs to the network's input
     shifts: Mapping[str, Callable[..., Any]]  # what may happen to a shape on its way into a file
     tolerance: Tolerance
     paint: Paint  # a shape as it is read, or as the network takes it
+    sample: Sample  # a shape of the data, as the paper's gallery has it
+    caption: str  # what is to be seen there
     stored: type[StoredSettings]  # with what the task alone stores
     falling: bool = False  # whether labels fall, and do not grow, out of distribution
 
 
-class Preset(NamedTuple):
-    """A network and how long and fast it is trained."""
+class Protocol(NamedTuple):
+    """A network, how it is trained, and what share of the shapes it is tested on beyond it."""
 
-    network: NetworkSettings
     epochs: int
     lr: float
     second_weight: float
     batch_size: int | None = None
+    schedule: str = "cosine"
+    clip: float | None = 1.0
+    top: float | None = None  # without it, a threshold decides
+    network: NetworkSettings = NetworkSettings()
+
+
+def protocol_of(options: Train, ours: Mapping[str, Protocol], paper: Protocol) -> Protocol:
+    """Ours or the paper's, for a network of the size that the options name."""
+    found = ours[options.size]
+    if options.preset is None:
+        return found
+    return paper._replace(network=replace(found.network, entrance="nodes", damped=True))
 
 
 def problem_of(
     task: ShapeTask,
     dataset: Any,
     data: Path,
-    preset: Preset,
+    protocol: Protocol,
     options: Train,
     *,
-    threshold: float,
+    threshold: float | None,
+    usual: float,
     levels: int,
-    settings: Json,
-) -> Problem:
-    """Training on the shapes in distribution, by the preset; the test shapes decide nothing.
+    settings: types.Json,
+) -> types.Problem:
+    """Training on the shapes in distribution, by the protocol; the test shapes decide nothing.
 
-    `settings` are what else decides the result, or is needed to test and to predict.
+    The `usual` threshold is for where neither a threshold nor a top is given. `settings` are what
+    else decides the result, or is needed to test and to predict.
     """
+    if threshold is not None and options.top is not None:
+        raise IT3Error("give a threshold or a top, not both")
+    top = options.share() or protocol.top
+    if threshold is None and top is not None:
+        labels = [float(dataset.get(index).y) for index in dataset.indices()]
+        threshold = threshold_of_top(labels, top, falling=task.falling)
+    threshold = usual if threshold is None else threshold
+    network = protocol.network
     shapes = Levels.of(dataset, task.inputs, threshold, levels, task.falling).train
     found = _training_data(shapes, options.seed)
-    size = preset.batch_size or (32 if len(found.rows) < 800 else 64)
-    parts = {f"x.{index}": part for index, part in enumerate(tensors(shapes.x))}
+    size = protocol.batch_size or (32 if len(found.rows) < 800 else 64)
     nodes = shapes.x.ptr.diff().max() if is_graph(shapes.x) else shapes.x.shape[1]
-    return Problem(
+    return types.Problem(
         settings={
             "task": task.name,
-            "network": asdict(preset.network),
-            "second_weight": preset.second_weight,
+            "protocol": options.preset or "ours",
+            "network": asdict(network),
+            "second_weight": protocol.second_weight,
             "threshold": threshold,
             "levels": levels,
             "nodes": int(nodes),
             "solver": dataset.solver,
             **settings,
-            "shapes": digest({**parts, "y": shapes.y}, {})[:16],
+            "shapes": _fingerprint(shapes),
         },
         data=found,
-        make=partial(_network, task, preset.network),
-        recipe=Recipe(options.epochs or preset.epochs, size, preset.lr, options.seed),
-        answers=Answers([task.quantity]),
-        loss=partial(zigzag_loss, second_weight=preset.second_weight, shared_prefix=True),
+        make=partial(_network, task, network),
+        recipe=types.Recipe(
+            options.epochs or protocol.epochs,
+            size,
+            protocol.lr,
+            options.seed,
+            schedule=protocol.schedule,
+            clip=protocol.clip,
+        ),
+        answers=types.Answers([task.quantity]),
+        loss=partial(
+            zigzag_loss,
+            second_weight=protocol.second_weight,
+            shared_prefix=network.entrance == "head",  # nearly nothing lies below the nodes
+        ),
         trials=trials(task.shifts, batch_size=16, seed=options.seed, candidates=_candidates),
-        extrapolation=Extrapolation("lower" if task.falling else "upper"),
+        extrapolation=types.Extrapolation("lower" if task.falling else "upper"),
         statistics=_statistics,
         restore=partial(restored, task),
         provenance={"data": str(data.resolve()), **_data_card(dataset)},
     )
 
 
-def _training_data(shapes: Shapes, seed: int) -> TrainingData:
+def _fingerprint(shapes: Shapes) -> str:
+    parts = {f"x.{index}": part for index, part in enumerate(tensors(shapes.x))}
+    return digest({**parts, "y": shapes.y}, {})[:16]
+
+
+def _training_data(shapes: Shapes, seed: int) -> types.TrainingData:
     rows, validation = hold_out(len(shapes), 0.15, seed, least=min(20, len(shapes) - 1))
     if len(rows) < 16:
         raise IT3Error(
             f"{len(shapes)} training shapes leave too few after validation: generate 60 at least"
         )
-    return TrainingData(
+    return types.TrainingData(
         adapter=Regression.fit(shapes.y[rows]),
         rows=rows,
         validation=validation,
@@ -162,13 +194,15 @@ def _network(task: ShapeTask, settings: NetworkSettings, adapter: Adapter) -> nn
     return build(task.trunk, settings, cast(Regression, adapter))
 
 
-def restored(task: ShapeTask, settings: Json, adapter_json: Json) -> Restored:
+def restored(task: ShapeTask, settings: types.Json, adapter_json: types.Json) -> types.Restored:
     """The network without its weights."""
     adapter = adapter_from(dict(adapter_json))
     if not isinstance(adapter, Regression):
         raise IT3Error("this is no network on shapes: train it again")
     stored = as_kind(dict(settings), task.stored, "the network's settings", "train it again")
-    return Restored(_network(task, stored["network"], adapter), adapter, Answers([task.quantity]))
+    return types.Restored(
+        _network(task, stored["network"], adapter), adapter, types.Answers([task.quantity])
+    )
 
 
 def _candidates(model: nn.Module) -> list[Candidate]:
@@ -181,7 +215,7 @@ def _candidates(model: nn.Module) -> list[Candidate]:
     ]
 
 
-def _statistics(model: nn.Module, data: TrainingData) -> dict[str, Tensor]:
+def _statistics(model: nn.Module, data: types.TrainingData) -> dict[str, Tensor]:
     """Activations that ActMAD aligns: node features, pooled features, the head's."""
     taps = [name for name, _ in model.named_modules() if name.startswith("model.trunk.taps.")]
     layers = [*taps, "model.trunk", "model.head.1", "model.head.3"]
@@ -193,11 +227,11 @@ LINES = [
     SOURCE,
     SECOND_PASS,
     VANILLA,
-    Line("ActMAD", actmad),
+    types.Line("ActMAD", actmad),
     *PAPER_LINES,
-    Line("IT³ cheap", lambda one, size: IT3(one.model, one.adapter, **_HEAD)),
+    types.Line("IT³ cheap", lambda one, size: IT3(one.model, one.adapter, **_HEAD)),
     AUTO,
-    Line(
+    types.Line(
         "online IT³",
         lambda one, size: OnlineIT3(one.model, one.adapter, anchor_gradient=True),
         stream=True,
@@ -205,7 +239,7 @@ LINES = [
 ]
 
 
-def data_folder(experiment: Experiment, data: Path | None) -> Path:
+def data_folder(experiment: types.Experiment, data: Path | None) -> Path:
     """Where an experiment's data are: where they were, unless `data` says otherwise."""
     folder = data or Path(str(experiment.provenance.get("data", "")))
     if not folder.exists():
@@ -215,12 +249,12 @@ def data_folder(experiment: Experiment, data: Path | None) -> Path:
 
 def test_set_of(
     task: ShapeTask,
-    experiment: Experiment,
+    experiment: types.Experiment,
     dataset: Any,
-    baselines: Callable[[Levels], Sequence[Line]],
+    baselines: Callable[[Levels], Sequence[types.Line]],
     batch_sizes: Sequence[int],
     most: int,
-) -> TestSet:
+) -> types.TestSet:
     """Every method on every level, with at most so many shapes each, and a practitioner's."""
     settings, quantity = experiment.settings, task.quantity
     threshold, number = settings["threshold"], settings["levels"]
@@ -230,20 +264,24 @@ def test_set_of(
     if not outside:
         raise IT3Error(f"no {task.noun} is out of distribution: generate more")
     several = len(outside) > 1
-    return TestSet(
+    cheap = settings["network"]["entrance"] == "head"  # else it would adapt all layers
+    return types.TestSet(
         title=task.title,
         noun=task.noun,
-        levels={name: Instances(part.x, part.y, part.names) for name, part in levels.test.items()},
+        levels={
+            name: types.Instances(part.x, part.y, part.names) for name, part in levels.test.items()
+        },
         in_distribution=IN_DISTRIBUTION,
-        lines=[*LINES, *others],
+        lines=[*(one for one in LINES if cheap or one.name != "IT³ cheap"), *others],
         batch_sizes=batch_sizes,
-        measure=_measure,
-        columns=[Quantity(one, quantity.name, quantity.digits + 1) for one in ("error", "bias")],
+        measure=error_and_bias,
+        columns=[
+            types.Quantity(one, quantity.name, quantity.digits + 1) for one in ("error", "bias")
+        ],
         headline=[OUT_OF_DISTRIBUTION] if several else outside,
-        groups=[Group(OUT_OF_DISTRIBUTION, outside)] if several else [],
-        pictures=partial(
-            pictures, levels, quantity, task.paint, task.tolerance, [one.name for one in others]
-        ),
+        groups=[types.Group(OUT_OF_DISTRIBUTION, outside)] if several else [],
+        scores={"Mahalanobis, features": partial(_mahalanobis, levels.train.x)},
+        pictures=partial(_pictures, task, levels, [one.name for one in others]),
         notes=[
             f"A prediction counts as right within {fraction:.0%} of the solver's {quantity.name}, "
             f"or within {absolute:g}."
@@ -252,14 +290,44 @@ def test_set_of(
     )
 
 
-def _measure(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-    off = prediction.reshape(len(y)) - y
-    return {"error": off.abs(), "bias": off}
+def _mahalanobis(train: Any, network: types.Network) -> Mahalanobis:
+    """How far a shape's pooled features are from those of the training shapes."""
+    parts = batches(train, 64)
+    return Mahalanobis.fit(network.model, network.adapter, parts, "model.trunk")
+
+
+def _pictures(
+    task: ShapeTask,
+    levels: Levels,
+    baselines: Sequence[str],
+    found: types.Evaluation,
+    experiment: types.Experiment,
+) -> Iterator[types.Picture]:
+    """The paper's figures, then ours."""
+    quantity, known = task.quantity, _training_errors(levels.train, experiment)
+    yield paper.boxes(found, quantity)
+    yield paper.errors(found, experiment.first.seed, known)
+    yield paper.samples(levels, quantity, task.sample, task.caption)
+    yield from pictures(levels, quantity, task.paint, task.tolerance, baselines, found, experiment)
+
+
+def _training_errors(shapes: Shapes, experiment: types.Experiment) -> list[float]:
+    """Idempotence errors of shapes that the first network was trained on, a few hundred of them.
+
+    Nothing where the data are no longer those of the training.
+    """
+    network = experiment.first
+    if _fingerprint(shapes) != experiment.settings["shapes"]:
+        return []
+    some = shapes.take(_training_data(shapes, network.seed).rows).sample(500)
+    source = Source(network.model, network.adapter)
+    errors = [source(part).error_before for part in batches(some.x, 64)]
+    return cast("list[float]", torch.cat(errors).tolist())
 
 
 def from_parameters(
     name: str, levels: Levels, regressor: Callable[[Shapes, int], Any], most: int = 10**9
-) -> list[Line]:
+) -> list[types.Line]:
     """A line for a scikit-learn regressor from the parameters of shapes, where they are known.
 
     `regressor` is made for training shapes and a seed; it is fitted to at most so many of them.
@@ -267,12 +335,12 @@ def from_parameters(
     if levels.train.parameters is None:
         return []
 
-    def fitted(network: Network, size: int) -> Predictor:
+    def fitted(network: types.Network, size: int) -> Predictor:
         train = levels.train.sample(most, network.seed)
         return FromParameters(regressor(train, network.seed), train, list(levels.test.values()))
 
     why = "It gets the few numbers that shapes were made from, which a file does not have."
-    return [Line(name, fitted, once=True, note=why)]
+    return [types.Line(name, fitted, once=True, note=why)]
 
 
 class FromParameters:
@@ -307,31 +375,28 @@ def _keys(x: Any) -> list[bytes]:
 def reader_of(
     task: ShapeTask,
     read: Callable[[Path], Any],
-    batch: Callable[[Network, Sequence[Any]], Any],
-    verify: Callable[[Any], Truth] | None,
-) -> Reader:
+    batch: Callable[[types.Network, Sequence[Any]], Any],
+    verify: Callable[[Any], types.Truth] | None,
+) -> types.Reader:
     """Predictions for shapes in files."""
 
-    def items(path: Path) -> Iterator[Item]:
+    def items(path: Path) -> Iterator[types.Item]:
         try:
-            yield Item(str(path), read(path))
+            yield types.Item(str(path), read(path))
         except IT3Error as problem:
             name = printable(path)
-            yield Item(name, problem=str(problem).removeprefix(f"{name}: "))
+            yield types.Item(name, problem=str(problem).removeprefix(f"{name}: "))
 
     text, picture = partial(words, task.quantity), partial(draw, task.quantity, task.paint)
-    return Reader(task.noun, items, batch, text, verify=verify, draw=picture)
+    return types.Reader(task.noun, items, batch, text, verify=verify, draw=picture)
 
 
-def words(quantity: Quantity, one: Prediction) -> str:
+def words(quantity: types.Quantity, one: types.Prediction) -> str:
     """A prediction in a line."""
-    digits, value = quantity.digits, one.values["prediction"]
-    text = f"{one.item.name}: {quantity.name} {value:.{digits}f}"
-    if one.adapted:
-        text += f" (before adaptation {one.initial['prediction']:.{digits}f})"
-    text += f"; percentile {one.percentile:.1f}{', unusual' if one.flagged else ''}"
+    digits = quantity.digits
+    text = in_words(lambda found: f"{quantity.name} {found['prediction']:.{digits}f}", one)
     if one.truth is not None:
-        truth = one.truth["prediction"]
+        truth, value = one.truth["prediction"], one.values["prediction"]
         text += f"; {one.solver} {truth:.{digits}f}, error {value - truth:+.{digits}f}"
     elif one.problem is not None:
         text += f"; not verified: {one.problem}"

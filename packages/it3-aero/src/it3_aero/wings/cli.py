@@ -34,7 +34,7 @@ class Generate(shared.Generate):
     "The kind of profile."
     ranges: Annotated[tuple[str, ...], Parameter(name="--range")] = ()
     "NAME=LOW:HIGH, such as camber=0:0.07; repeatable."
-    reynolds: float = 1e6
+    reynolds: Annotated[float, Parameter(name=["--re", "--reynolds"])] = 1e6
     "Reynolds number."
     alpha: float = 0.0
     "Angle of attack in degrees."
@@ -49,8 +49,8 @@ class Generate(shared.Generate):
 class Train(shared.Train):
     """Options of `train`."""
 
-    threshold: verbs.Finite = 60.0
-    "The largest L/D to train on."
+    threshold: verbs.Finite | None = None
+    "The largest L/D to train on; 60 if neither it nor a top is given."
     levels: Positive = 3
     "Levels that the profiles above it are sorted into."
 
@@ -100,7 +100,7 @@ def train(data: Path, /, *, options: Train) -> None:
     Args:
         data: The folder that generate made.
     """
-    one_thread(options.preset)
+    one_thread(options.size)
     verbs.train(TASK, data, options)
 
 

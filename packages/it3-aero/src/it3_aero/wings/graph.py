@@ -16,7 +16,13 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from it3_aero.generation.store import Failed, read_data
 from it3_aero.shapes.data import Split, split_by_label
-from it3_aero.shapes.graph_net import NetworkSettings, RingGMM, gaussian_weights, ring_pseudo
+from it3_aero.shapes.graph_net import (
+    NetworkSettings,
+    RingGMM,
+    damp,
+    gaussian_weights,
+    ring_pseudo,
+)
 from it3_aero.wings.generating import TASK, Settings, Solved
 from it3_aero.wings.geometry import FAMILIES, Airfoil, Family, Points, resample
 from it3_core import IT3Error
@@ -154,9 +160,10 @@ class OutlineTrunk(nn.Module):
         width, kernels = settings.channels, settings.kernels
         self.stride = settings.stride
         self.encode = nn.Linear(2, width)
-        self.layers = nn.ModuleList(
-            RingGMM(width, width, dim=2, kernel_size=kernels) for _ in range(settings.layers)
-        )
+        layers = [RingGMM(width, width, dim=2, kernel_size=kernels) for _ in range(settings.layers)]
+        if settings.damped:
+            damp(layers)
+        self.layers = nn.ModuleList(layers)
         # Node features `(batch, nodes, channels)` after each fifth layer, for ActMAD to watch.
         self.taps = nn.ModuleList(nn.Identity() for _ in range(settings.layers // 5))
 

@@ -226,9 +226,9 @@ class Session:
             with torch.no_grad():
                 self(x, signal, record=True)
             above = self._shell.above()
-            usual = frozenset(select(self.model.module, None))
+            trainable = frozenset(select(self.model.module, None))
             self.model.selected = select(
-                self.model.module, lambda name, _: name in above and name in usual
+                self.model.module, lambda name, _: name in above and name in trainable
             )
         return self.model.selected
 

@@ -169,8 +169,8 @@ def make_optimizer(
     factory = getattr(torch.optim, optimizer, None)
     if not (inspect.isclass(factory) and issubclass(factory, torch.optim.Optimizer)):
         raise IT3Error(f"torch.optim has no optimiser {optimizer!r}: name one, or give a factory")
-    known: Callable[..., torch.optim.Optimizer] = factory
-    return known(list(parameters), lr=lr)
+    made: Callable[..., torch.optim.Optimizer] = factory
+    return made(list(parameters), lr=lr)
 
 
 def _cut(vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -112,7 +112,7 @@ def evaluate(
         if not callable(data):  # now, and not after an hour
             _check_level(level, *data)
     file = None if path is None else Path(path)
-    known = {} if file is None else {cell_of(one): one for one in continue_records(file)}
+    finished = {} if file is None else {cell_of(one): one for one in continue_records(file)}
     labels = {size: _labels(methods, once, size, largest=size == sizes[0]) for size in sizes}
     wanted = [
         (seed, level, name, label)
@@ -122,7 +122,7 @@ def evaluate(
     ]
     bar = Progress(len(wanted), "evaluate", progress)
     run = _Run(methods, levels, error, seed, reference, in_distribution, once, streams, shifted,
-               file, known, bar)  # fmt: skip
+               file, finished, bar)  # fmt: skip
     run.show(sum(map(run.is_done, wanted)), "begin" if file is None else f"found in {file}")
     # Methods may draw random numbers; the caller's own stay as they were.
     in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ def evaluate(
         for size in sizes:
             run.through_levels(size, labels[size])
         bar.show(len(wanted), "done", last=True)
-    return [known[cell] for cell in wanted]
+    return [finished[cell] for cell in wanted]
 
 
 @dataclass
@@ -148,7 +148,7 @@ class _Run:
     streams: Collection[str]
     shifted: Collection[str]
     path: Path | None
-    known: dict[Cell, Record]
+    finished: dict[Cell, Record]
     bar: Progress
     done: int = 0  # cells
 
@@ -158,7 +158,7 @@ class _Run:
         self.bar.show(self.done, what)
 
     def is_done(self, cell: Cell) -> bool:
-        return cell in self.known and self.known[cell].get("problem") is None
+        return cell in self.finished and self.finished[cell].get("problem") is None
 
     def through_levels(self, size: int, labels: Mapping[str, int | None]) -> None:
         """All that is missing at one batch size, level after level."""
@@ -194,7 +194,7 @@ class _Run:
             self._check_same(level, size, count(x), tallies[self.reference])
             if self.path is not None:
                 append_lines(self.path, records)
-            self.known.update({cell_of(record): record for record in records})
+            self.finished.update({cell_of(record): record for record in records})
             self.show(len(records), f"{level}, batch size {size}")
 
     def _answer(
@@ -264,17 +264,17 @@ class _Run:
     def _check_same(self, level: str, size: int, n: int, tally: Tally) -> None:
         """Whether what the file holds of this level can come from these methods and data."""
         label = None if self.reference in self.once else size
-        known = self.known.get((self.seed, level, self.reference, label))
-        if known is None or known.get("error") is None:
+        kept = self.finished.get((self.seed, level, self.reference, label))
+        if kept is None or kept.get("error") is None:
             return
         errors = torch.cat(tally.errors)
         error = float(errors.mean())
         # Another machine may decide a close call differently: two instances' worth is let pass.
         slack = 2 * float(errors.abs().max()) / n
-        if known["n"] != n or not math.isclose(error, known["error"], rel_tol=0.01, abs_tol=slack):
+        if kept["n"] != n or not math.isclose(error, kept["error"], rel_tol=0.01, abs_tol=slack):
             raise IT3Error(
                 f"{self.reference!r} has an error of {error:.4g} on the {n} instances of level "
-                f"{level!r}, but {known['error']:.4g} on {known['n']} in {self.path}, which comes "
+                f"{level!r}, but {kept['error']:.4g} on {kept['n']} in {self.path}, which comes "
                 f"from another network or other data: give another file"
             )
 

@@ -18,7 +18,7 @@ from it3_core.errors import IT3Error
 from it3_core.evaluation.evaluate import Predictor, peak_memory
 from it3_core.evaluation.evaluate import evaluate as run_methods
 from it3_core.evaluation.records import Record, read_records, replace_records
-from it3_core.experiment.lines import chosen_lines
+from it3_core.experiment.lines import AUTO, chosen_lines
 from it3_core.experiment.predict import columns_of
 from it3_core.experiment.statistics import IDEMPOTENCE as IDEMPOTENCE  # noqa: PLC0414
 from it3_core.experiment.statistics import Row, auroc_or_none, correlation_or_none, summarise
@@ -43,7 +43,6 @@ from it3_core.io.progress import Progress
 from it3_core.io.tensors import digest
 from it3_core.io.typed import as_kind, read_json, read_lines, to_line
 from it3_core.methods.base import Adaptation
-from it3_core.methods.source import Source
 
 WITH_GRAPH = "forward pass with its graph"
 RECORDS, ANSWERS, ABOUT, TABLE = "records.jsonl", "answers.jsonl", "evaluation.json", "table.md"
@@ -78,7 +77,7 @@ def evaluate(
         raise IT3Error(f"batch sizes are numbers from 1, not {list(test_set.batch_sizes)}")
     lines = chosen_lines(test_set.lines, only)
     output = open_output(
-        out if out is not None else experiment.folder / EVALUATION,
+        out if out is not None else inside(experiment.folder, EVALUATION),
         f"{experiment.settings['task']} evaluate",
         {
             "test": dict(test_set.identity),
@@ -198,7 +197,7 @@ def _compared(
     found: dict[tuple[Any, ...], Record] = {}
     for size in sizes:
         run = [line for line in lines if size == sizes[0] or not line.once or line == lines[0]]
-        made = {line.name: _made(line, network, size, test_set) for line in run}
+        made = {line.name: line.make(network, size) for line in run}
         methods = {name: one for name, one in made.items() if one is not None}
         records = run_methods(
             methods,
@@ -222,7 +221,8 @@ def _answers(
     network: Network, test_set: TestSet, lines: Sequence[Line], size: int, progress: bool
 ) -> list[dict[str, Any]]:
     """Each instance's predictions before and after adaptation, and its scores."""
-    plain = test_set.wrap(Source(network.model, network.adapter))
+    plain = lines[0].make(network, size)  # the source
+    assert plain is not None
     by_name = {line.name: line for line in lines}
     step = next((line for line in lines if line.idempotence), None)
     scores = {name: make(network) for name, make in test_set.scores.items()}
@@ -230,8 +230,8 @@ def _answers(
     bar = Progress(len(test_set.levels), "predictions", progress)
     for done, (name, level) in enumerate(test_set.levels.items()):
         x, y, names = _instances(level, network)
-        auto = _made(by_name.get("IT³ auto"), network, size, test_set) or plain
-        after = _made(step, network, size, test_set)
+        auto = _made(by_name.get(AUTO.name), network, size) or plain
+        after = _made(step, network, size)
         for start in range(0, count(x), size):
             rows = range(start, min(start + size, count(x)))
             part, label = take(x, rows), take(y, rows)
@@ -259,9 +259,8 @@ def _answers(
     return found
 
 
-def _made(line: Line | None, network: Network, size: int, test_set: TestSet) -> Predictor | None:
-    method = None if line is None else line.make(network, size)
-    return None if method is None else test_set.wrap(method)
+def _made(line: Line | None, network: Network, size: int) -> Predictor | None:
+    return None if line is None else line.make(network, size)
 
 
 def _listed(values: Tensor) -> list[Any]:
@@ -312,7 +311,7 @@ def _memory(
     weights = sum(p.numel() * p.element_size() for p in network.model.parameters())
     found: dict[str, float] = {}
     for line in lines:
-        method = _made(line, network, size, test_set)
+        method = line.make(network, size)
         if method is None:
             continue
         try:

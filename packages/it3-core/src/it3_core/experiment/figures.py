@@ -162,9 +162,9 @@ def bars(
     thickness = 0.86 / max(1, len(heights))
     places = np.arange(len(levels))
     for offset, (method, values) in zip(_offsets(len(heights), 0.86), heights.items(), strict=True):
-        known = np.array(values, dtype=float)  # None becomes NaN, which is a gap
+        lengths = np.array(values, dtype=float)  # None becomes NaN, which is a gap
         colour = colours.get(method, "#999999")
-        axes.bar(places + offset, known, thickness, label=method, color=colour)
+        axes.bar(places + offset, lengths, thickness, label=method, color=colour)
     axes.set_xticks(places, list(levels), fontsize=8)
     axes.set_ylabel(quantity)
     axes.margins(x=0.01)
@@ -177,14 +177,16 @@ def error_histograms(
     after: Values,
     in_distribution: Values,
     *,
+    training: Values = (),
     error: str = "idempotence error",
     title: str | None = None,
 ) -> Figure:
     """Idempotence errors of shifted data before and after adaptation, and of data without a shift.
 
-    The paper's Figure 2; dashes are medians.
+    With those of training data, where they are given, the paper's Figure 2; dashes are medians.
     """
     named = {
+        **({"training": (training, "#2b90e6")} if len(training) else {}),
         "in distribution": (in_distribution, "#4fae90"),
         "shifted, before": (before, "#d0590a"),
         "shifted, after": (after, "#8a2b9c"),

@@ -114,17 +114,20 @@ def _read_network(folder: Path, seed: int, restore: Restore) -> tuple[Network, J
     tunings = as_kind(found.tuning, kind, f"the tuning of {path}", "train it again")
     if found.trust is None or not all(size.isdecimal() for size in tunings):
         raise IT3Error(f"{path} is not the network of an experiment: train it again")
-    blank = restore(stored.settings, found.adapter_description)
-    make: dict[str, Callable[[], nn.Module]] = {
-        VANILLA: lambda: restore(stored.settings, found.adapter_description).model,
-        **blank.baselines,
-    }
-    files = {name: inside(folder, baseline_file(seed, name)) for name in make}
-    baselines = {
-        name: load_checkpoint(file).restore(make[name]()).eval()
-        for name, file in files.items()
-        if file.is_file()
-    }
+    try:
+        blank = restore(stored.settings, found.adapter_description)
+        make: dict[str, Callable[[], nn.Module]] = {
+            VANILLA: lambda: restore(stored.settings, found.adapter_description).model,
+            **blank.baselines,
+        }
+        files = {name: inside(folder, baseline_file(seed, name)) for name in make}
+        baselines = {
+            name: load_checkpoint(file).restore(make[name]()).eval()
+            for name, file in files.items()
+            if file.is_file()
+        }
+    except (RuntimeError, OverflowError, MemoryError) as problem:  # torch's, of mad sizes
+        raise IT3Error(f"{path} has settings of no network: train it again") from problem
     history = read_json(history_path, History, "train it again")
     network = Network(
         seed=seed,

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.errors import IT3Error
 from it3_core.evaluation.evaluate import Predictor
@@ -32,8 +34,8 @@ def vanilla(network: Network, size: int) -> Predictor | None:
 
 def actmad(network: Network, size: int, norm: Norm = "source") -> Predictor:
     """ActMAD, by the training data's activations."""
-    known = Activations.from_tensors(dict(network.statistics))
-    return ActMAD(network.model, network.adapter, known, norm=norm)
+    found = Activations.from_tensors(dict(network.statistics))
+    return ActMAD(network.model, network.adapter, found, norm=norm)
 
 
 SOURCE = Line("source", lambda network, size: Source(network.model, network.adapter), once=True)
@@ -127,6 +129,12 @@ def with_paper_step(experiment: Experiment, steps: int | None, lr: float | None)
 def gain_of(entry: Mapping[str, Any]) -> float:
     """What a candidate gained; one that failed, whose gain is None, comes last."""
     return -math.inf if entry["gain"] is None else float(entry["gain"])
+
+
+def error_and_bias(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """What to measure of a single number."""
+    off = prediction.reshape(len(y)) - y
+    return {"error": off.abs(), "bias": off}
 
 
 def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:

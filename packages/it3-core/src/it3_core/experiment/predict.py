@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -12,9 +12,9 @@ from torch import Tensor
 from it3_core.batching import count, take
 from it3_core.errors import IT3Error
 from it3_core.evaluation.evaluate import Predictor
+from it3_core.experiment import Adapt
 from it3_core.experiment.lines import PRIOR
-from it3_core.experiment.types import Answers, Experiment, Item, Network, Prediction, Reader
-from it3_core.experiment.verbs import Adapt
+from it3_core.experiment.types import Answers, Experiment, Item, Json, Network, Prediction, Reader
 from it3_core.methods.base import Adaptation, Method
 from it3_core.methods.batch_statistics import BatchStatistics
 from it3_core.methods.it3 import IT3
@@ -98,6 +98,14 @@ def _named(name: str, word: str) -> str:
     if word == "prediction":
         return name
     return {"prediction": word, "probability": f"{word}_probability"}.get(name, f"{name}_{word}")
+
+
+def in_words(describe: Callable[[Json], str], one: Prediction) -> str:
+    """A prediction as people read it; `describe` says what the network predicts."""
+    before = f" (before adaptation {describe(one.initial)})" if one.adapted else ""
+    unusual = ", unusual" if one.flagged else ""
+    text = f"{one.item.name}: {describe(one.values)}{before}"
+    return f"{text}; percentile {one.percentile:.1f}{unusual}"
 
 
 def as_json(one: Prediction) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from it3_core.experiment.figures import plain_axes
-from it3_core.experiment.lines import gain_of
+from it3_core.experiment.lines import AUTO, gain_of
 from it3_core.experiment.page import Page, Part, columns, facts, picture, plain, table
 from it3_core.experiment.statistics import Row, plain_rows
 from it3_core.experiment.tables import by_level, change_cell, error_cell, fixed, interval
@@ -55,7 +55,7 @@ def _before_and_after(evaluation: Evaluation) -> Iterator[tuple[str, Row, Row | 
             if row["level"] == level and row["error"] is not None
         }
         if "source" in found:
-            yield level, found["source"], found.get("IT³ auto")
+            yield level, found["source"], found.get(AUTO.name)
 
 
 def _levels(summary: Summary) -> list[str]:
@@ -131,8 +131,8 @@ def _adaptation(evaluation: Evaluation, unit: Quantity) -> Iterator[Part]:
         cells = [change_cell(row, digits) for row in (*found[1:], row)]
         cells.append(fixed(row["cost"] if row else None))
         if summary["memory"]:
-            known = row is not None and row["batch_size"] in (None, largest)
-            cells.append(fixed(summary["memory"].get(row["method"]) if row and known else None))
+            shown = row is not None and row["batch_size"] in (None, largest)
+            cells.append(fixed(summary["memory"].get(row["method"]) if row and shown else None))
         return cells
 
     largest = max((row["batch_size"] or 0 for row in rows), default=0)
@@ -221,10 +221,10 @@ def _training(network: NetworkSummary) -> Part:
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
     axes.legend(frameon=False, fontsize=8)
-    known = {
+    course = {
         "seed": network["seed"],
         "epochs": f"{len(history['train'])}, best {history['best_epoch']}",
         "seconds": history["seconds"],
         **{k.replace("_", " "): v for k, v in measured.items() if v not in ([], {}, None)},
     }
-    return columns(facts(known), picture(figure, "training curve"))
+    return columns(facts(course), picture(figure, "training curve"))

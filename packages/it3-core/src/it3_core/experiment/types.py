@@ -48,7 +48,7 @@ class Recipe:
     seed: int = 0  # of the first weights, the splits and the order of the rows
     optimizer: str = "Adam"  # its name in `torch.optim`
     optimizer_options: Json = field(default_factory=dict)  # what else it is given
-    schedule: str = "cosine"  # "constant", "cosine", "onecycle" or "step30"
+    schedule: str = "cosine"  # "constant", "cosine", "onecycle", "step" or "step30"
     clip: float | None = 1.0  # the largest norm of a gradient
     patience: int | None = None  # epochs without a better validation loss; None never stops
     bfloat16: bool | None = False  # compute in it; None means where a GPU does
@@ -335,8 +335,6 @@ class TestSet:
     groups: Sequence[Group] = ()  # joined levels
     # Other uncertainty scores, which are assessed beside the idempotence error.
     scores: Mapping[str, Callable[[Network], Score]] = field(default_factory=dict)
-    # Put around each method, where instances are not what a network takes.
-    wrap: Callable[[Predictor], Predictor] = lambda method: method
     # Of what was found.
     pictures: Callable[[Evaluation, Experiment], Iterable[Picture]] = lambda *_: ()
     notes: Sequence[str] = ()  # sentences for the page
@@ -390,7 +388,7 @@ class Reader:
     batch: Callable[[Network, Sequence[Any]], Any]  # the network's input from items' values
     words: Callable[[Prediction], str]  # a prediction for people
     batch_size: int = 64  # items that make up a batch
-    # Around each method, as in `TestSet`.
+    # Put around each method, where an item is not what a network takes.
     wrap: Callable[[Predictor], Predictor] = lambda method: method
     write: Callable[[Prediction], None] | None = None  # its outputs, to files
     verify: Callable[[Any], Truth] | None = None  # a solver's answer for an item's value

@@ -3,19 +3,22 @@
 # Annotations are values here, not text: cyclopts reads them in the modules of subclasses.
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 from cyclopts.validators import Number
 
 from it3_core.errors import IT3Error, IT3Warning
+from it3_core.experiment import Adapt
 from it3_core.io.typed import printable
 
 if TYPE_CHECKING:
@@ -28,8 +31,6 @@ Quiet = Annotated[bool, Parameter(help="No progress bars.")]
 Overwrite = Annotated[bool, Parameter(help="Replace what an earlier run wrote there.")]
 Seed = Annotated[NotNegative, Parameter(help="Of all that is random.")]
 Finite = Annotated[float, Parameter(validator=Number(gte=-1e6, lte=1e6))]
-Adapt = Literal["auto", "instance", "batch", "online", "statistics", "none"]
-"""The method chosen by tuning; IT³ on each input, on batches, on a stream; statistics; nothing."""
 
 
 def application(name: str, help: str, version: str | None = None) -> App:
@@ -52,6 +53,8 @@ def run(app: App, name: str, arguments: Sequence[str] | None = None) -> int:
     line that Python puts before them.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold any byte
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _plain_warnings(name):
             code = app(given, exit_on_error=False, print_error=False, result_action="return_value")
@@ -219,15 +222,17 @@ def evaluate(reference: str, folder: Path, options: EvaluateOptions) -> None:
     """Evaluates, writes the report, and prints the main table."""
     from it3_core.experiment.evaluate import evaluate as run
     from it3_core.experiment.lines import ABLATION_LINES, with_paper_step
-    from it3_core.io.output import EVALUATION, OutputFolder, check_output
+    from it3_core.io.output import EVALUATION, OutputFolder, check_output, inside
 
     task = task_named(reference)
     read = [v for name, v in vars(options).items() if isinstance(v, Path) and name != "out"]
-    out = options.out or folder / EVALUATION
+    out = options.out or inside(folder, EVALUATION)
     check_output(out, f"{task.name} evaluate", inputs=read, experiment=folder)
     experiment = with_paper_step(
         loaded(reference, folder, options.device), options.steps, options.lr
     )
+    if not read and "data" in experiment.provenance:  # where they were in training
+        read = [Path(str(experiment.provenance["data"]))]
     test_set = task.test_set(experiment, options)
     if options.ablation:
         test_set = replace(test_set, lines=[*test_set.lines, *ABLATION_LINES])
@@ -235,7 +240,7 @@ def evaluate(reference: str, folder: Path, options: EvaluateOptions) -> None:
     found = run(
         experiment,
         test_set,
-        options.out,
+        out,
         only=only,
         inputs=read,
         overwrite=options.overwrite,
@@ -269,15 +274,19 @@ def report(folder: Path, /, *, out: Path | None = None, overwrite: Overwrite = F
         out: The page; report.html in the evaluation's folder if not given.
     """
     from it3_core.experiment.evaluate import load_evaluation
-    from it3_core.io.output import EVALUATION, OutputFolder, output_file
+    from it3_core.io.output import EVALUATION, OutputFolder, inside, output_file
 
-    inside = folder / EVALUATION
-    found = load_evaluation(inside if inside.is_dir() else folder)
+    if out is not None:
+        whole = Path(os.path.realpath(folder))
+        whole = whole.parent if whole.name == EVALUATION else whole  # the experiment around it
+        output_file(out, overwrite=overwrite, experiment=whole)
+    own = inside(folder, EVALUATION)
+    found = load_evaluation(own if own.is_dir() else folder)
     if out is None:
         with OutputFolder(found.folder).writing("report.html") as page:
             _report(found, page)
     else:
-        _report(found, output_file(out, overwrite=overwrite))
+        _report(found, out)
 
 
 def predict(
@@ -317,7 +326,7 @@ def demo(reference: str, out: Path, options: Any) -> "Experiment":
     """Makes data, trains, evaluates and writes the report into one folder; killed, it goes on."""
     from it3_core.experiment.evaluate import evaluate as run
     from it3_core.experiment.train import train as fit
-    from it3_core.io.output import open_output
+    from it3_core.io.output import inside, open_output
 
     task = task_named(reference)
     settings = {name: value for name, value in asdict(options).items() if name != "quiet"}
@@ -326,10 +335,12 @@ def demo(reference: str, out: Path, options: Any) -> "Experiment":
         f"{task.name} demo",
         {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()},
         files=["report.html"],
+        inputs=[value for value in settings.values() if isinstance(value, Path)],
     )
+    trained = inside(out, "experiment")
     made = task.demo(out, options)
     progress = not options.quiet
-    experiment = fit(made.problem, out / "experiment", vanilla=made.vanilla, progress=progress)
+    experiment = fit(made.problem, trained, vanilla=made.vanilla, progress=progress)
     print(_trained(experiment, made.problem.recipe.seed))
     found = run(experiment, made.test_set(experiment), progress=progress)
     with folder.writing("report.html") as page:

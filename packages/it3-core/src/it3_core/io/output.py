@@ -13,7 +13,7 @@ from typing import Any
 
 from it3_core.errors import IT3Error
 from it3_core.io import files
-from it3_core.io.files import FilePath, check_replaceable, make_folder, remove_leftovers
+from it3_core.io.files import FilePath, check_replaceable, make_folder, remove_leftovers, write_json
 from it3_core.io.typed import as_json, printable, read_json
 
 MARKER = "it3-output.json"
@@ -95,8 +95,8 @@ class OutputFolder:
         check_replaceable(path)
         if not path.exists():
             return path
-        known = marker.files.get(name, "")
-        if known is not None and known != digest_of(path):
+        digest = marker.files.get(name, "")
+        if digest is not None and digest != digest_of(path):
             raise IT3Error(
                 f"{path} was changed or made by somebody else, so it is left alone: move it away"
             )
@@ -162,7 +162,7 @@ def open_output(
                 f"{folder} holds files that are not ours ({some}): name a new or empty one"
             )
         make_folder(folder)
-        _write_marker(folder, wanted)
+        write_json(folder / MARKER, asdict(wanted))
     output, found = OutputFolder(folder), read_marker(folder)
     if found.task != task:
         raise IT3Error(
@@ -176,7 +176,7 @@ def open_output(
             output.check(name, found)
         for name in found.files:
             (folder / name).unlink(missing_ok=True)
-        _write_marker(folder, wanted)
+        write_json(folder / MARKER, asdict(wanted))
     for name in files:
         output.check(name)
     return output
@@ -185,11 +185,11 @@ def open_output(
 def check_output(
     out: Path,
     task: str,
-    known: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     files: Sequence[str] = (),
     **apart: Any,
 ) -> None:
-    """Refuses a folder for what `open_output` would, by the settings known yet, before any work."""
+    """Refuses a folder for what `open_output` would, by what is set already, before any work."""
     check_apart(out, **apart)
     nearest = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
@@ -199,7 +199,7 @@ def check_output(
     remove_leftovers(out / MARKER)
     if nearest == out and any(out.iterdir()):
         found = read_marker(out).settings if (out / MARKER).is_file() else {}
-        open_output(out, task, found | dict(known or {}), files=files)
+        open_output(out, task, found | dict(settings or {}), files=files)
 
 
 def output_file(
@@ -279,10 +279,6 @@ def digest_of(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _write_marker(folder: Path, marker: Marker) -> None:
-    files.write_json(folder / MARKER, asdict(marker))
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

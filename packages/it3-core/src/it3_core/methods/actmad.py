@@ -142,10 +142,10 @@ class ActMAD:
         """Nothing to forget: every batch starts from the network as it was trained."""
 
     def _misalignment(self, seen: Sequence[Tensor]) -> Tensor:
-        known = self.activations
+        trained = self.activations
         total = seen[0].new_zeros(())
         for layer, output, mean, variance in zip(
-            known.layers, seen, known.means, known.variances, strict=True
+            trained.layers, seen, trained.means, trained.variances, strict=True
         ):
             if output.shape[1:] != mean.shape:
                 raise IT3Error(

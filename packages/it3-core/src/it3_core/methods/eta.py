@@ -94,7 +94,9 @@ class ETA(StreamMethod):
             if not bool(chosen.any()):
                 return None
             average = self._averaged(average, y.detach()[chosen])
-            return self._loss(y[chosen]) + self._forgetting(descent.weights, run.source)
+            uncertain = entropy(y[chosen])
+            sure = (uncertain * (self._margin(y[chosen]) - uncertain.detach()).exp()).mean()
+            return sure + self._forgetting(descent.weights, run.source)
 
         answer = self._stepped(run, descent, x, neutral, loss)
         if answer.fallback is None and self.online:
@@ -129,10 +131,6 @@ class ETA(StreamMethod):
     def _averaged(self, average: Tensor | None, chosen: Tensor) -> Tensor:
         now = chosen.softmax(1).mean(0)
         return now if average is None else self.decay * average.to(now) + (1 - self.decay) * now
-
-    def _loss(self, chosen: Tensor) -> Tensor:
-        uncertain = entropy(chosen)
-        return (uncertain * (self._margin(chosen) - uncertain.detach()).exp()).mean()
 
     def _forgetting(self, theta: Weights, source: Weights) -> Tensor | float:
         if self.fisher is None:

@@ -142,12 +142,12 @@ class Gate:
         One odd image's shift can be hundreds of times as large as the others': the largest in a
         hundred count as the next.
         """
-        known = errors.detach().double().flatten()
-        if len(known) < 2:
+        values = errors.detach().double().flatten()
+        if len(values) < 2:
             raise IT3Error("a gate needs at least two errors of validation data")
         if of == "statistics":
-            known = known.clamp(max=float(known.quantile(0.99, interpolation="lower")))
-        return cls(round(float(known.mean()), 9), round(float(known.std()), 9), false_alarms, of)
+            values = values.clamp(max=float(values.quantile(0.99, interpolation="lower")))
+        return cls(round(float(values.mean()), 9), round(float(values.std()), 9), false_alarms, of)
 
     def opens(self, errors: Tensor) -> bool:
         """Whether a batch with these errors, or this shift, is adapted; not finite ones are not."""
@@ -198,10 +198,10 @@ class AnswerRange:
             raise IT3Error(f"fraction is from 0 to below a half, not {fraction}")
         if answers.numel() < 2:
             raise IT3Error("a range needs at least two answers of validation data")
-        known = answers.detach().double().flatten()
+        values = answers.detach().double().flatten()
         return cls(
-            float(known.quantile(fraction)) if lower else None,
-            float(known.quantile(1 - fraction)) if upper else None,
+            float(values.quantile(fraction)) if lower else None,
+            float(values.quantile(1 - fraction)) if upper else None,
         )
 
     def picks(self, answer: Adaptation) -> Tensor:

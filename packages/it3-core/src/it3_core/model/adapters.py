@@ -222,7 +222,7 @@ class Classification(_Classes):
     """One of several classes: labels are integers `(batch,)`, outputs logits `(batch, classes)`.
 
     A signal is the class probabilities and the indicator; the neutral is uniform. Distances are
-    between the two outputs' probabilities: `"js"` (Jensen–Shannon), `"kl"`, `"l1"` (the sum of
+    between the two outputs' probabilities: `"js"` (Jensen–Shannon), `"kl"`, `"l1"` (the sum of the
     absolute differences) or `"l2"` (Euclidean).
 
     Args:

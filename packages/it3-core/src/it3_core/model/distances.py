@@ -31,7 +31,7 @@ def js_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def l1_distance(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Sum of absolute differences of the two probability vectors: from 0 to 2."""
+    """Sum of the absolute differences between the two probability vectors; at most 2."""
     return (log_p.exp() - log_q.exp()).abs().sum(1)
 
 

@@ -1,6 +1,7 @@
 """Every equation of the paper under its number: the two passes, and the losses made of them.
 
-(1) is what idempotence means: f(f(x)) = f(x). (8) and (13) to (15) say it again in other words.
+(1) is what idempotence means: f(f(x)) = f(x). (13) to (15) and (20) say it again for f(x, ·), and
+(8) says what (9) asks for.
 """
 
 from __future__ import annotations

@@ -139,13 +139,8 @@ class Ensemble:
 
     def __call__(self, x: Any) -> Tensor:
         answers = [_first_answer(network, self.adapter, x) for network in self._networks]
-        return _disagreement(self.adapter, answers)
-
-
-def _disagreement(adapter: Adapter, answers: Sequence[Tensor]) -> Tensor:
-    """The mean distance over all pairs of answers."""
-    pairs = [adapter.distance(first, second) for first, second in combinations(answers, 2)]
-    return torch.stack(pairs).mean(0)
+        pairs = [self.adapter.distance(one, other) for one, other in combinations(answers, 2)]
+        return torch.stack(pairs).mean(0)
 
 
 def _shrunk(gaps: Tensor) -> Tensor:

@@ -83,8 +83,9 @@ def fit(
         optimizer: a class of torch.optim by name, or a factory called as `(parameters, lr=…)`.
         schedule: of the learning rate: `"constant"`, `"cosine"` (from `lr` towards 0, epoch by
             epoch), `"onecycle"` (step by step up to `lr` in the first fifth, then down in a
-            straight line to 0, which short trainings gain from) or `"step30"` (a tenth after every
-            30 epochs, as networks for ImageNet are trained).
+            straight line to 0, which short trainings gain from), `"step"` (`lr` for the first half
+            of the epochs, a tenth of it for the second) or `"step30"` (a tenth after every 30
+            epochs, as networks for ImageNet are trained).
         clip: the largest norm of a gradient; longer ones are shortened to it.
         patience: stop after so many epochs in a row without a new best.
         freeze_until: a layer, by the name that `condition` takes. What the network defines before

@@ -263,9 +263,11 @@ def make_schedule(name: str, optimizer: Optimizer, epochs: int, steps: int) -> L
         return CosineAnnealingLR(optimizer, epochs)
     if name == "onecycle":
         return LambdaLR(optimizer, partial(_one_cycle, total=epochs * steps))
+    if name == "step":
+        return LambdaLR(optimizer, lambda epoch: 1.0 if 2 * epoch < epochs else 0.1)
     if name == "step30":
         return LambdaLR(optimizer, lambda epoch: 0.1 ** (epoch // 30))
-    known = '"constant", "cosine", "onecycle" or "step30"'
+    known = '"constant", "cosine", "onecycle", "step" or "step30"'
     raise IT3Error(f"schedule must be {known}, not {name!r}")
 
 

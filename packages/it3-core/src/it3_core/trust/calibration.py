@@ -65,19 +65,19 @@ class Trust:
     @classmethod
     def from_errors(cls, errors: Tensor, false_alarms: float = 0.05) -> Trust:
         """Trust from idempotence errors of validation data."""
-        known = errors.detach().double().flatten().cpu()
-        if len(known) < 2 or not bool(torch.isfinite(known).all()):
+        found = errors.detach().double().flatten().cpu()
+        if len(found) < 2 or not bool(torch.isfinite(found).all()):
             raise IT3Error("trust needs at least two finite errors of validation data")
-        grid = known.quantile(torch.linspace(0, 1, min(_GRID + 1, len(known)), dtype=known.dtype))
-        if len(known) + 1 < 1 / false_alarms:
+        grid = found.quantile(torch.linspace(0, 1, min(_GRID + 1, len(found)), dtype=found.dtype))
+        if len(found) + 1 < 1 / false_alarms:
             warnings.warn(
-                f"{len(known)} errors are too few to promise {false_alarms:.0%} false alarms, so "
+                f"{len(found)} errors are too few to promise {false_alarms:.0%} false alarms, so "
                 f"flags start at the largest of them: fit trust on at least "
                 f"{math.ceil(1 / false_alarms) - 1}",
                 IT3Warning,
                 stacklevel=2,
             )
-        return cls(grid.tolist(), false_alarms, len(known))
+        return cls(grid.tolist(), false_alarms, len(found))
 
     @classmethod
     def fit(

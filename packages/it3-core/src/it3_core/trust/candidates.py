@@ -184,15 +184,15 @@ class CandidateResult(NamedTuple):
 
     @classmethod
     def of(
-        cls, candidate: Candidate, relative: Mapping[str, Tensor], beyond: Sequence[str]
+        cls, candidate: Candidate, relative: Mapping[str, Tensor], split_names: Sequence[str]
     ) -> CandidateResult:
-        """From the changes of every row on each trial; `beyond` are the extrapolation splits."""
+        """From the changes of every row on each trial; `split_names` of the extrapolation."""
         changes = {name: float(change.mean()) for name, change in relative.items()}
         # The same rows are in all shifts, so they are averaged row by row before their spread is
         # taken, and so are those of the extrapolation splits, which have other rows, and weigh as
         # much.
-        shifted = {name: c for name, c in relative.items() if name not in ("clean", *beyond)}
-        splits = [relative[name] for name in beyond]
+        shifted = {name: c for name, c in relative.items() if name not in ("clean", *split_names)}
+        splits = [relative[name] for name in split_names]
         groups = [torch.stack(rows).mean(0) for rows in (list(shifted.values()), splits) if rows]
         gain = -sum(float(group.mean()) for group in groups) / len(groups)
         variance = sum(_uncertainty(group) ** 2 for group in groups)
@@ -296,8 +296,9 @@ def choose(results: Sequence[CandidateResult], max_harm: float) -> Tuning:
     # In-distribution inputs are better left alone, where that can be had.
     gated = [one for one in good if one.candidate.gate is not None]
     best = max(gated or good, key=lambda one: one.gain)
+    chosen = str(best.candidate)
     reason = (
-        f"{_capital(str(best.candidate))}: on validation data it lowers the error by "
+        f"{chosen[:1].upper()}{chosen[1:]}: on validation data it lowers the error by "
         f"{best.gain:.1%} (± {sigmas * best.uncertainty:.1%}) under {_trials(best)}, and changes "
         f"it by {best.changes['clean']:+.1%} on clean data; {len(results)} candidates were tried."
     )
@@ -367,10 +368,6 @@ def _uncertainty(changes: Tensor) -> float:
 
 def _json(number: float) -> float | None:
     return number if math.isfinite(number) else None
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _trials(tried: CandidateResult) -> str:

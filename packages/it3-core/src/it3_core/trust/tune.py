@@ -130,15 +130,15 @@ def tune(
     trials = {"clean": Trial(model, x, y)}
     for name, shift in shifts.items():
         trials[name] = Trial(model, shift(x), y)
-    beyond = [_SPLIT if number == 0 else f"{_SPLIT} {number + 1}" for number in range(len(splits))]
-    trials |= dict(zip(beyond, splits, strict=True))
+    split_names = [_SPLIT if n == 0 else f"{_SPLIT} {n + 1}" for n in range(len(splits))]
+    trials |= dict(zip(split_names, splits, strict=True))
     base = {name: _base(name, trial, adapter, batch_size) for name, trial in trials.items()}
     gates: list[Picking] = []
     shift_gates: dict[nn.Module, Gate] = {}
     if false_alarms is not None:
         with _silent():
             allowed = Gates(trials, adapter, batch_size, false_alarms)
-            gates = list(allowed.pickings(beyond))
+            gates = list(allowed.pickings(split_names))
             if any(one.method == STREAMING for one in tries):
                 shift_gates = allowed.by_statistics()
     if not shift_gates:
@@ -151,20 +151,20 @@ def tune(
             relative = {}
             for done, (name, trial) in enumerate(trials.items()):
                 # Of a network that was trained for this alone, nobody wants to be warned.
-                with _silent() if name in beyond else nullcontext():
+                with _silent() if name in split_names else nullcontext():
                     one = _for(trial.model, candidate, shift_gates)
                     errors = _errors(one, trial, adapter, batch_size)
                 scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
                 relative[name] = (errors - base[name]) / scale
                 bar.show((number + 1) * len(trials) + done + 1, f"{candidate}, on {name}")
             whole = _for(model, candidate, shift_gates)
-            results.append(CandidateResult.of(whole, relative, beyond))
+            results.append(CandidateResult.of(whole, relative, split_names))
             if candidate.gate is not None or candidate.method in STATEFUL:
                 continue
             for gate, picked in gates:
                 some = {name: change.where(picked[name], 0.0) for name, change in relative.items()}
                 gated = replace(candidate, gate=gate)
-                results.append(CandidateResult.of(gated, some, beyond))
+                results.append(CandidateResult.of(gated, some, split_names))
     return choose(results, max_harm)
 
 
@@ -265,13 +265,13 @@ class Gates:
     def clean(self) -> Trial:
         return next(iter(self.trials.values()))
 
-    def pickings(self, beyond: Sequence[str]) -> Iterator[Picking]:
-        """Every gate, and what it picks, the cheapest first; `beyond` are extrapolation splits."""
+    def pickings(self, split_names: Sequence[str]) -> Iterator[Picking]:
+        """Every gate, and what it picks, the cheapest first."""
         adapter = self.adapter
-        if beyond and isinstance(adapter, Regression) and len(adapter.mean) == 1:
+        if split_names and isinstance(adapter, Regression) and len(adapter.mean) == 1:
             # Some in-distribution answers are picked; or none, but only those outside their range.
             for fraction in (self.false_alarms / 2, 0.0):
-                yield self._by_answer(beyond, fraction)
+                yield self._by_answer(split_names, fraction)
         # Several instances' statistics show a shift far better than their errors do, where a
         # network has batch norms; one instance's do not (docs/experiments.md).
         of: Observed = (
@@ -295,25 +295,25 @@ class Gates:
         gates: dict[nn.Module, Gate] = {}
         for network in dict.fromkeys(trial.model for trial in self.trials.values()):
             source = observer(of, network, self.adapter)
-            known = torch.cat([_alone(source(part)) for part in batches(self.clean.x, self.size)])
-            if not bool(torch.isfinite(known).all()):
+            scores = torch.cat([_alone(source(part)) for part in batches(self.clean.x, self.size)])
+            if not bool(torch.isfinite(scores).all()):
                 return {}
-            gates[network] = Gate.fit(known, self.false_alarms, of)
+            gates[network] = Gate.fit(scores, self.false_alarms, of)
         return gates
 
-    def _by_answer(self, beyond: Sequence[str], fraction: float) -> Picking:
-        clean, split = self.clean, self.trials[beyond[0]]
+    def _by_answer(self, split_names: Sequence[str], fraction: float) -> Picking:
+        clean, split = self.clean, self.trials[split_names[0]]
         labels = clean.y.flatten().double()
         low, high = _trained_between(labels, split.y.flatten().double())
         sides = {"lower": low > -math.inf, "upper": high < math.inf}
         # A network that was trained without the split answers the other labels as in-distribution.
-        known = ((labels > low) & (labels < high)).nonzero().flatten().tolist()
+        rows = ((labels > low) & (labels < high)).nonzero().flatten().tolist()
         ranges: dict[nn.Module, AnswerRange] = {}
         picked = {}
         for name, trial in self.trials.items():
             source = Source(trial.model, self.adapter)
             if trial.model not in ranges:
-                inside = take(clean.x, known) if name in beyond else clean.x
+                inside = take(clean.x, rows) if name in split_names else clean.x
                 answers = [source(part).prediction.cpu() for part in batches(inside, self.size)]
                 ranges[trial.model] = AnswerRange.fit(torch.cat(answers), fraction, **sides)
             picked[name] = self._picked(trial, ranges[trial.model], source)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
 from it3_core import (
     AnswerStep,
@@ -25,7 +25,7 @@ from it3_core import (
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
 from it3_core.experiment.figures import box_by_level, difference_by_level, error_histograms
-from it3_core.experiment.lines import PLAIN_ACTMAD, common_lines, gain_of
+from it3_core.experiment.lines import PLAIN_ACTMAD, common_lines, error_and_bias, gain_of
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.experiment.verbs import PredictOptions, batch_sizes
 from it3_core.io.tensors import digest
@@ -272,7 +272,7 @@ def comparison_of(
         in_distribution=inside,
         lines=[*common_lines(FEWEST, stream=True), *OWN_LINES],
         batch_sizes=sizes,
-        measure=_measure,
+        measure=error_and_bias,
         columns=[types.Quantity("error", "years", 2), types.Quantity("bias", "years", 2)],
         groups=[*groups, types.Group(OUTSIDE, outside)],
         headline=[group.name for group in groups],
@@ -287,11 +287,6 @@ def level_of(part: ImageSet, network: types.Network) -> types.Instances:
     """A level for a network."""
     pixels = part.batch(slice(None), image_task.preprocessing_of(network.settings).size)
     return image_task.instances(network, pixels, part, torch.float32)
-
-
-def _measure(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-    off = prediction.reshape(len(y)) - y
-    return {"error": off.abs(), "bias": off}
 
 
 def _mean_age(network: types.Network, size: int) -> Predictor:

@@ -237,7 +237,7 @@ def comparison_of(
         in_distribution=CLEAN,
         lines=[*common_lines(FEWEST), *own_lines(slow)],
         batch_sizes=sizes,
-        measure=_percent_wrong,
+        measure=lambda found, y: {"error": 100.0 * (found.argmax(1) != y)},
         columns=[types.Quantity("error", "%", 1)],
         groups=groups,
         headline=[groups[-1].name],
@@ -258,10 +258,6 @@ def level_of(shifts: Shifts, name: str, network: types.Network) -> types.Instanc
     """A level for a network."""
     pixels = shifts.pixels(image_task.preprocessing_of(network.settings).size, name)
     return image_task.instances(network, pixels, shifts.images, torch.int64)
-
-
-def _percent_wrong(prediction: Tensor, y: Tensor) -> Mapping[str, Tensor]:
-    return {"error": 100.0 * (prediction.argmax(1) != y)}
 
 
 def own_lines(slow: bool) -> list[types.Line]:
@@ -375,7 +371,7 @@ def _against_accuracy(found: types.Evaluation) -> Iterator[types.Picture]:
 
 def reader(experiment: types.Experiment, options: PredictOptions) -> types.Reader:
     """Images in files."""
-    words = "{prediction} ({probability:.0%})".format_map
+    words = "{prediction} {probability:.2f}".format_map
     return image_task.reader_of(experiment.settings, "image", words)
 
 

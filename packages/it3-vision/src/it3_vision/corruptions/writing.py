@@ -96,6 +96,7 @@ def corrupt_set(
         # Files stand alone, but stacks need all the same severities.
         **({"severities": list(severities)} if stacked else {"size": size}),
     }
+    targets = [] if stacked else _targets(images, rows)
     stacks = [LABELS, SEVERITIES, *(f"{name}.npy" for name in names)] if stacked else []
     output = open_output(out, "corrupt", settings, files=[BAD_IMAGES, *stacks], inputs=inputs)
     run = Run(images, rows, output, names, severities, kind, seed, size)
@@ -103,7 +104,7 @@ def corrupt_set(
     bar = Progress(total, "corrupt", progress)
     executor = None if workers == 1 else _processes(workers)
     try:
-        for reached in _stacks(run, executor) if stacked else _copies(run, executor):
+        for reached in _stacks(run, executor) if stacked else _copies(run, targets, executor):
             bar.show(reached, f"{reached:,}/{total:,} images")
     except BrokenProcessPool:
         raise IT3Error(
@@ -173,9 +174,14 @@ def _stacks(run: Run, executor: Executor | None) -> Iterator[int]:
                 yield run.before + run.written
 
 
-def _copies(run: Run, executor: Executor | None) -> Iterator[int]:
+def _copies(run: Run, targets: Sequence[PurePosixPath], executor: Executor | None) -> Iterator[int]:
     """Writes ImageNet-C's layout, and says after each file how many are there."""
-    targets, each = _targets(run), len(run.names) * len(run.severities)
+    each = len(run.names) * len(run.severities)
+    for folder in {target.parent for target in targets}:
+        for name, severity in product(run.names, run.severities):
+            there = run.output.check(f"{name}/{severity}/{folder}/_").parent  # refuses links
+            for left in there.glob(".*.tmp"):  # of a killed run
+                files.remove_leftovers(there / left.name[1:].rsplit(".", 2)[0])
 
     def tasks() -> Iterator[tuple[Any, ...]]:
         for row, target in zip(run.rows.tolist(), targets, strict=True):
@@ -214,17 +220,12 @@ def _work(path: Path | None, pixels: NDArray[np.uint8], options: dict[str, Any])
     return files.write_bytes(path, content.getvalue(), durable=False)
 
 
-def _targets(run: Run) -> list[PurePosixPath]:
+def _targets(images: ImageSet, rows: NDArray[np.int64]) -> list[PurePosixPath]:
     """CLASS/FILE of each image; one that is neither JPEG nor PNG gets a second suffix, .png."""
-    targets = [_target(run.images, row) for row in run.rows.tolist()]
+    targets = [_target(images, row) for row in rows.tolist()]
     twice, number = Counter(targets).most_common(1)[0]
     if number > 1:
         raise IT3Error(f"two images would both be written as {twice}: rename one of them")
-    for folder in {target.parent for target in targets}:
-        for name, severity in product(run.names, run.severities):
-            there = run.output.check(f"{name}/{severity}/{folder}/_").parent  # refuses links
-            for left in there.glob(".*.tmp"):  # of a killed run
-                files.remove_leftovers(there / left.name[1:].rsplit(".", 2)[0])
     return targets
 
 

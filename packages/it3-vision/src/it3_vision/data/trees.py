@@ -38,7 +38,11 @@ def is_tar(name: str) -> bool:
 
 def open_tree(path: Path) -> Tree:
     """The folder or the tar at that path."""
-    return Folder(path) if path.is_dir() else Tar(path)
+    if path.is_dir():
+        return Folder(path)
+    if not path.is_file():  # a pipe would be waited for
+        raise IT3Error(f"{path} is no folder, tar or image")
+    return Tar(path)
 
 
 def shown(parts: Sequence[str]) -> str:

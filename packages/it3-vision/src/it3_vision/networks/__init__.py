@@ -177,9 +177,9 @@ def _read(file: Path) -> dict[str, Tensor]:
             f"{file} may hold pickled code, which is not read here: save its state_dict with "
             f"safetensors.torch.save_file"
         )
+    if not file.is_file():  # a pipe would be waited for
+        raise IT3Error(f"there is no file {file}")
     try:
         return load_file(file)
-    except FileNotFoundError as problem:
-        raise IT3Error(f"there is no file {file}") from problem
     except (OSError, SafetensorError) as problem:
         raise IT3Error(f"{file} is no safetensors file: {problem}") from problem

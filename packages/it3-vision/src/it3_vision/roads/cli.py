@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from it3_core.errors import IT3Error
 from it3_core.experiment import verbs
 from it3_core.experiment.verbs import NotNegative, Overwrite, Positive, Quiet, Seed, application
 from it3_vision.image_options import Normalisation, Preset, SecondSignal, Size
@@ -23,6 +25,10 @@ verbs.add_report(app, "it3-vision roads")
 TASK = "it3_vision.roads.task:TASK"
 Side = Annotated[int, Parameter(validator=Number(gte=16, lte=4096, modulo=16))]
 Metres = Annotated[float, Parameter(validator=Number(gt=0, lt=1000))]
+
+_EXACT = (".png", ".tif", ".tiff", ".bmp")  # a mask has two values, which JPEG would blur
+_ENDS = {"--out": ".png", "--overlay": "-overlay.png", "--lines": ".geojson"}
+_KINDS = {"--out": _EXACT, "--overlay": (*_EXACT, ".jpg", ".jpeg")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +164,7 @@ def predict(experiment: Path, images: list[Path], /, *, options: Predict = Predi
         experiment: The folder that train made.
         images: Aerial images.
     """
-    from it3_vision.roads.outputs import check_files
-
-    check_files(options, images, experiment)
+    _check_files(options, images, experiment)
     if options.adapt == "instance":  # an image is an instance, and its tiles are a batch
         options = replace(options, adapt="batch")
     return verbs.predict(TASK, experiment, images, options)
@@ -176,3 +180,29 @@ def demo(*, out: Path = Path("it3-roads-demo"), options: DemoOptions = DemoOptio
         out: The folder for all of it.
     """
     verbs.demo(TASK, out, options)
+
+
+def files_of(options: Predict, image: Path) -> dict[str, Path]:
+    """What to write for an image, by option; in a folder, a file of the image's name."""
+    named = {"--out": options.out, "--overlay": options.overlay, "--lines": options.lines}
+    return {
+        option: path / f"{image.stem}{_ENDS[option]}" if path.is_dir() else path
+        for option, path in named.items()
+        if path is not None
+    }
+
+
+def _check_files(options: Predict, images: Sequence[Path], experiment: Path) -> None:
+    """Says what could not be written, or would be written over, before the work is done."""
+    from it3_core.io.output import output_file
+    from it3_vision.roads.geo import find_world_file
+
+    inputs = [*images, *filter(None, map(find_world_file, images))]
+    files = [one for image in images for one in files_of(options, image).items()]
+    for option, path in files:
+        output_file(path, overwrite=options.overwrite, inputs=inputs, experiment=experiment)
+        if (kinds := _KINDS.get(option)) and path.suffix.lower() not in kinds:
+            raise IT3Error(f"{path} can't be written: its name must end in {', '.join(kinds)}")
+    if len({path.resolve() for _, path in files}) < len(files):
+        given = ", ".join(dict.fromkeys(option for option, _ in files))
+        raise IT3Error(f"{given} name one file twice: name a folder for several images")

@@ -14,46 +14,20 @@ from numpy.typing import NDArray
 from it3_core import IT3Error
 from it3_core.evaluation.records import Record
 from it3_core.experiment.figures import box_by_level, difference_by_level
+from it3_core.experiment.predict import in_words
 from it3_core.experiment.types import Item, Prediction
 from it3_core.io.files import write_bytes, write_text
-from it3_core.io.output import output_file
 from it3_core.io.typed import printable
 from it3_vision.data.images import Pixels
 from it3_vision.roads.adapter import score
-from it3_vision.roads.cli import Predict
-from it3_vision.roads.geo import centre_lines, find_georeference, find_world_file, geojson
+from it3_vision.roads.cli import Predict, files_of
+from it3_vision.roads.geo import centre_lines, find_georeference, geojson
 from it3_vision.roads.reading import read_scene
 from it3_vision.roads.scenes import Scene
 
-_EXACT = (".png", ".tif", ".tiff", ".bmp")  # a mask has two values, which JPEG would blur
-_ENDS = {"--out": ".png", "--overlay": "-overlay.png", "--lines": ".geojson"}
-_KINDS = {"--out": _EXACT, "--overlay": (*_EXACT, ".jpg", ".jpeg")}
 _SHOWN = ("source", "batch statistics", "TTT", "ActMAD", "IT³ (paper)",
           "IT³ (paper), batch statistics", "IT³ auto", "online IT³ (paper)")  # fmt: skip
 _PAPER = ("source", "TTT", "ActMAD", "IT³ (paper)")
-
-
-def files_of(options: Predict, image: Path) -> dict[str, Path]:
-    """What to write for an image, by option; in a folder, a file of the image's name."""
-    named = {"--out": options.out, "--overlay": options.overlay, "--lines": options.lines}
-    return {
-        option: path / f"{image.stem}{_ENDS[option]}" if path.is_dir() else path
-        for option, path in named.items()
-        if path is not None
-    }
-
-
-def check_files(options: Predict, images: Sequence[Path], experiment: Path) -> None:
-    """Says what could not be written, or would be written over, before the work is done."""
-    inputs = [*images, *filter(None, map(find_world_file, images))]
-    files = [one for image in images for one in files_of(options, image).items()]
-    for option, path in files:
-        output_file(path, overwrite=options.overwrite, inputs=inputs, experiment=experiment)
-        if (kinds := _KINDS.get(option)) and path.suffix.lower() not in kinds:
-            raise IT3Error(f"{path} can't be written: its name must end in {', '.join(kinds)}")
-    if len({path.resolve() for _, path in files}) < len(files):
-        given = ", ".join(dict.fromkeys(option for option, _ in files))
-        raise IT3Error(f"{given} name one file twice: name a folder for several images")
 
 
 def read_items(options: Predict, own: float, path: Path) -> Iterator[Item]:
@@ -98,16 +72,15 @@ def _overlay(scene: Scene, found: NDArray[np.bool_]) -> Pixels:
     return np.ascontiguousarray(drawn[..., ::-1])
 
 
-def in_words(one: Prediction) -> str:
+def words(one: Prediction) -> str:
     """The road, what adaptation changed, and how unusual the image is."""
     (before,), (after,), fields = one.first_output, one.output, one.item.fields or {}
-    changed = ((before >= 0.5) != (after >= 0.5)).sum() / (after >= 0).sum()
-    known = one.item.value[0].known.mean()
-    text = (
-        f"{one.item.name}: {one.values['prediction']:.1f} % road on {100 * known:.0f} % of the "
-        f"image, adaptation changed {100 * float(changed):.2f} %; percentile {one.percentile:.1f}"
-    )
-    text += ", unusual" if one.flagged else ""
+    text = in_words(lambda found: f"{found['prediction']:.1f} % road", one)
+    if one.adapted:
+        changed = ((before >= 0.5) != (after >= 0.5)).sum() / (after >= 0).sum()
+        text += f"; adaptation changed {100 * float(changed):.2f} % of the map"
+    if not (known := one.item.value[0].known).all():
+        text += f"; {100 * known.mean():.0f} % of the image has data"
     if not fields["resolution_stated"]:
         text += f"; ground resolution unknown, assumed {fields['resolution']:g} m a pixel"
     return text

@@ -347,10 +347,6 @@ def _browner(image: Tensor) -> Any:
     return image * gain + offset
 
 
-def _blurred(image: Tensor) -> Tensor:
-    return nnf.avg_pool2d(nnf.pad(image, (2, 2, 2, 2), mode="replicate"), 5, 1)
-
-
 def _shift(change: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.cat([change(x[:, :3]), x[:, 3:]], 1)
 
@@ -358,7 +354,7 @@ def _shift(change: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
 SHIFTS = {
     "resolution": _shift(_coarser),
     "colour": _shift(_browner),
-    "blur": _shift(_blurred),
+    "blur": _shift(lambda x: nnf.avg_pool2d(nnf.pad(x, (2, 2, 2, 2), mode="replicate"), 5, 1)),
     "haze": _shift(lambda image: image * 0.5 + 0.8),
 }
 """What may happen to inputs between training and use."""

@@ -227,13 +227,12 @@ def comparison(
         noun="image",
         levels={VALIDATION: validation_of, ALL: partial(inputs_of, scenes)},
         in_distribution=VALIDATION,
-        lines=compared,
+        lines=[_wrapped(line, wrap) for line in compared],
         batch_sizes=sizes,
         measure=measure,
         columns=[types.Quantity(name, "%", digits) for name, digits in _COLUMNS.items()],
         headline=[ALL],
         groups=[types.Group(name, [ALL], part=part) for name, part in parts.items()],
-        wrap=wrap,
         pictures=partial(_pictures, scenes, rank, wrap, slack),
         notes=[
             f"{len(scenes)} images, of {' + '.join(str(len(part)) for part in quarters)} a "
@@ -264,6 +263,16 @@ def _further(
     )
     given, settings = partial(_input, network), (kept.prepare, kept.crop, loss)
     return Further(network, halves, given, settings, epochs, wrap)
+
+
+def _wrapped(line: types.Line, wrap: Wrap) -> types.Line:
+    """The same line for whole images."""
+
+    def make(network: Network, size: int) -> Predictor | None:
+        method = line.make(network, size)
+        return None if method is None else wrap(method)
+
+    return line._replace(make=make)
 
 
 def _input(network: Network, scene: Scene) -> Tensor:
@@ -358,7 +367,7 @@ def reader(experiment: Experiment, options: Predict) -> types.Reader:
         noun="image",
         read=partial(outputs.read_items, options, _kept(experiment.settings).resolution),
         batch=_batch,
-        words=outputs.in_words,
+        words=outputs.words,
         batch_size=1,
         wrap=partial(Tiled, tile=options.tile),
         write=partial(outputs.write_files, options),

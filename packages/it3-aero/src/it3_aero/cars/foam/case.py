@@ -292,6 +292,8 @@ def check_case(folder: Path, chosen: Preset, ranks: int) -> None:
         raise IT3Error(f"ranks must be 1 or more, but is {ranks}")
     check_output(folder, TASK, {"preset": asdict(chosen), "ranks": ranks}, files=_FILES)
     work = folder / "openfoam"
+    for link in filter(Path.is_symlink, (work, *work.rglob("*"))):
+        raise IT3Error(f"{link} is a link, which is not followed: move it away")
     if work.exists() and _WORK not in read_marker(folder).files:
         raise IT3Error(f"{work} is not ours: move it away or name another folder")
 
