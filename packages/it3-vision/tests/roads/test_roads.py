@@ -332,7 +332,7 @@ def test_no_image_is_predicted_by_a_network_that_was_trained_on_it(experiment, m
     images = images_of(drawn_scenes("rural", 8, 48, seed=100), 1.0)
     test_set = comparison(experiment, images, [2], tile=32, further=1)
     (line,) = [line for line in test_set.lines if line.name == NAME]
-    method: Any = test_set.wrap(line.make(experiment.first, 2))
+    method: Any = line.make(experiment.first, 2)
     x, _, names = test_set.levels["all"](experiment.first)
     for name, found in zip(names, method(x), strict=True):
         assert name not in halves[int(found.max() > 0.5)]
