@@ -227,7 +227,7 @@ class Classification(_Classes):
 
     Args:
         classes: number of classes, at least two.
-        distance: the measure of the idempotence error.
+        distance: the measure of the idempotence error; L1 goes best with accuracy.
 
     Example:
         >>> import torch
@@ -240,7 +240,7 @@ class Classification(_Classes):
 
     kind = "Classification"
 
-    def __init__(self, classes: int, distance: ProbabilityDistance = "js") -> None:
+    def __init__(self, classes: int, distance: ProbabilityDistance = "l1") -> None:
         super().__init__(classes, 2, distance)
 
     def neutral(self, x: Any) -> Tensor:

@@ -48,7 +48,7 @@ class Train(image.ImageTrain):
     validation_split: Part = None
     validation_half: Half = None
     network: image.NetworkSettings = field(default_factory=image.NetworkSettings)
-    distance: image.Distance = "js"
+    distance: image.Distance = "l1"
     """Of the two passes' probabilities, the idempotence error: Jensen–Shannon, Kullback–Leibler,
     the sum of absolute differences or the Euclidean distance. Training does not depend on it."""
     rotation: Annotated[bool, Parameter(negative="--no-rotation")] = True
