@@ -108,7 +108,7 @@ class TestTraining:
             ("--no-rotation", "rotation was True and is False"),
             ("--second-weight 2", "second_weight was 1.0 and is 2.0"),
             ("--normalise imagenet", "normalise was data and is imagenet"),
-            ("--distance l1", "distance was js and is l1"),
+            ("--distance js", "distance was l1 and is js"),
             ("--freeze-until level4", "recipe.freeze_until was None and is level4"),
         ):
             assert sentence in refused(*command, *options.split())

@@ -340,7 +340,7 @@ def save(
         >>> save(path, net, adapter=adapter, settings={"inputs": 4})
         >>> found = load(path)
         >>> found.adapter
-        Classification(10, distance='js')
+        Classification(10, distance='l1')
         >>> again = found.restore(widen(torch.nn.Linear(found.settings["inputs"], 10), adapter))
     """
     stored = {f"weights.{name}": value for name, value in model.state_dict().items()}
