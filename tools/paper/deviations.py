@@ -70,7 +70,7 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
 
 UNITS: tuple[str, ...] = (
     "Wings: the paper's error on shifted profiles is 38.2, ours a fraction of it. Known: with "
-    "camber below 2.3 %, one profile in twenty lies beyond 60, and answering the training mean errs "
+    "camber below 2.3 %, one profile in twenty lies beyond 60, and the training mean errs "
     "by 41.9 there; with camber up to 7 %, half of them do, and the mean errs by 58. Guess: the "
     "authors' network answers little beyond its training mean, or their profiles reach further.",
     "Cars: the paper's error is 0.501, ours about 0.055 in Cd. Known: the drag coefficients that "

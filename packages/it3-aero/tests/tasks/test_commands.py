@@ -107,6 +107,7 @@ def test_the_papers_protocol_runs(
     beyond = {r["level"]: r["n"] for r in found.records if r["level"] != "in distribution"}
     assert sum(beyond.values()) == (5 if name == "wings" else 4)  # of 100 and of 84
     assert {r["batch_size"] for r in found.records} == {None, *sizes}
+    run(name, "evaluate", out, "--only", "source", "--most", 6, "--quiet", "--overwrite")
     run(name, "evaluate", out, "--only", "second pass", "--most", 6, "--quiet", "--overwrite")
     assert not (out / "evaluation" / "errors.png").exists()  # there is nothing after adaptation
 

@@ -68,14 +68,15 @@ def pictures(
     )
     kept = {(r["method"], r["batch_size"], r["level"]) for r in shown}
     rows = [dict(r) for r in found.rows if (r["method"], r["batch_size"], r["level"]) in kept]
-    yield Picture(
-        "differences",
-        difference_by_level(rows, error=error),
-        does,
-        "paired differences by level",
-        "Change of the error against the same network without adaptation, with 95 % intervals over "
-        "seeds and shapes. Below zero is better.",
-    )
+    if any(row["method"] != "source" for row in rows):
+        yield Picture(
+            "differences",
+            difference_by_level(rows, error=error),
+            does,
+            "paired differences by level",
+            "Change of the error against the same network without adaptation, with 95 % intervals "
+            "over seeds and shapes. Below zero is better.",
+        )
     first = found.answers[found.answers["seed"] == experiment.first.seed]
     yield Picture("labels", _labels(levels, quantity), does, f"histogram of {quantity.name}")
     is_right = tolerance.right(first)
