@@ -26,9 +26,10 @@ from it3_core import (
     AnswerStep,
     BatchStatistics,
     Classification,
-    OnlineIT3,
     Source,
     Tent,
+    paper_it3,
+    paper_online_it3,
 )
 from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.evaluation.evaluate import peak_memory
@@ -49,15 +50,16 @@ def methods(model: Any, adapter: Classification, size: int) -> dict[str, Callabl
         "IT³, cheap mode": step(parameters="above"),
         "IT³, cheap mode, SGD": step(parameters="above", optimizer="SGD"),
         "IT³, anchor detached": step(),
-        "IT³, paper's mode": step(anchor_gradient=True),
-        "online IT³, paper's mode": OnlineIT3(model, adapter, lr=1e-4, anchor_gradient=True),
+        "IT³ (paper)": paper_it3(model, adapter, steps=1, lr=1e-4),
+        "online IT³ (paper)": paper_online_it3(model, adapter, steps=1, lr=1e-4),
         "ActMAD": ActMAD(model, adapter, known),
         "Tent": Tent(model, adapter),
         "ETA": ETA(model, adapter),
     }
     if has_batch_norm(model):
         found["batch statistics, blended"] = BatchStatistics(model, adapter, prior=16)
-        found["IT³, paper's mode, batch statistics"] = step(anchor_gradient=True, norm="batch")
+        paper = paper_it3(model, adapter, steps=1, lr=1e-4, norm="batch")
+        found["IT³ (paper), batch statistics"] = paper
     if size == 1:
         found["MEMO, 16 copies"] = MEMO(model, adapter, AugMix((0.5,) * 3, (0.25,) * 3), copies=16)
         found["TTT, 4 rotations"] = TTT(model, adapter)

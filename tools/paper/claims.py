@@ -182,7 +182,8 @@ def _against(one: Measured, it3: str, rival: str) -> Judged:
 def _online(one: Measured, it3: str) -> Judged:
     largest = max(set(one.sizes(ONLINE)) & set(one.sizes(it3)), key=lambda n: n or 0, default=None)
     beyond, mine = one.beyond(), (ONLINE, largest)
-    notes = [f"against source {contrast(beyond, mine, source_of(one))}"]
+    found = contrast(beyond, mine, source_of(one))
+    notes = [] if found is None else [f"against source {found}"]
     if (only := contrast(beyond, (numbers.SHIFTED, largest), (it3, largest))) is not None:
         notes.append(f"a stream of shifted inputs alone {only}")
     return judged(contrast(beyond, mine, (it3, largest)), *notes)

@@ -170,7 +170,7 @@ def accuracy_against_scores(one: Measured) -> Figure:
             axes.scatter(x, y, s=12, c=shades, linewidths=0.2, edgecolors=INK)
             ends = np.array([x.min(), x.max()])
             axes.plot(ends, np.polyval(np.polyfit(x, y, 1), ends), color=INK, linewidth=1)
-            axes.set_title(f"batches of {size}: Pearson {worth}", fontsize=8)
+            axes.set_title(f"batches of {size}: Pearson {worth or '–'}", fontsize=8)
             axes.set_xlabel("idempotence error" if score == "idempotence" else score, fontsize=8)
             axes.set_ylabel("accuracy, %", fontsize=8)
             axes.tick_params(labelsize=7)

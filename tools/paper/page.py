@@ -120,7 +120,9 @@ def _item(
     missing: Mapping[str, str],
 ) -> list[Part]:
     """The item, its command, our picture or table, what we measured, the paper's numbers."""
-    parts: list[Part] = [f"{item.says.capitalize()}. `nox -s paper -- --{item.kind} {item.name}`"]
+    parts: list[Part] = [
+        f"{item.says[:1].upper()}{item.says[1:]}. `nox -s paper -- --{item.kind} {item.name}`"
+    ]
     one = found.get(item.task)
     if item.tabulate is not None and one is not None:
         parts.append(item.tabulate(one))

@@ -289,7 +289,8 @@ class TestEvaluation:
                   "IT³ (paper)",
             "IT³ (paper), batch statistics", "IT³ (paper, gradient stopped)",
             "online IT³ (paper)", "IT³ auto", "online IT³",
-                  "ActMAD", "Tent", "Tent, episodic", "ETA", "EATA", "vanilla net"}  # fmt: skip
+                  "ActMAD", "ActMAD, source statistics", "Tent", "Tent, episodic", "ETA",
+                  "EATA", "vanilla net"}  # fmt: skip
         for level in ("clean", "fog 5", "contrast 5", "mean 5"):
             assert {row["method"] for row in found.rows if row["level"] == level} == wanted
         assert not [one["problem"] for one in found.records if one["problem"]]

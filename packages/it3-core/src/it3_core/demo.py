@@ -20,8 +20,7 @@ from it3_core.evaluation.records import Record
 from it3_core.io.output import OutputFolder, open_output
 from it3_core.io.tensors import save
 from it3_core.methods.answer_step import AnswerStep
-from it3_core.methods.it3 import IT3
-from it3_core.methods.online_it3 import OnlineIT3
+from it3_core.methods.paper import choose_step, paper_it3, paper_online_it3
 from it3_core.methods.source import Source
 from it3_core.model.adapters import Regression
 from it3_core.model.conditioning import Conditioned, condition
@@ -59,13 +58,14 @@ def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> s
         progress=progress,
     )
     trust = Trust.fit(model, adapter, [validation[0]])
+    step = choose_step(model, adapter, [validation[0] + noise])
     levels = {name: _data(400, *bounds, draw) for name, bounds in LEVELS.items()}
     records = evaluate(
         {
             "source": Source(model, adapter),
             "second pass": AnswerStep(model, adapter),
-            "IT3, as published": IT3(model, adapter, anchor_gradient=True, trust_region=False),
-            "IT3, online": OnlineIT3(model, adapter, anchor_gradient=True, trust_region=False),
+            "IT3 (paper)": paper_it3(model, adapter, steps=step.steps, lr=step.lr),
+            "online IT3 (paper)": paper_online_it3(model, adapter, steps=step.steps, lr=step.lr),
             "chosen by tune": tuning.build(model, adapter),
         },
         levels,
@@ -73,7 +73,7 @@ def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> s
         batch_sizes=(16,),
         seed=seed,
         in_distribution=next(iter(levels)),
-        streams=["IT3, online"],
+        streams=["online IT3 (paper)"],
         progress=progress,
     )
     errors = {

@@ -51,8 +51,8 @@ class Detailed(NamedTuple):
         prediction: what `predict` returns.
         initial: the prediction without adaptation.
         idempotence_error: the distance between the network's first and second prediction, without
-            adaptation: in standard deviations of the target for a regression, as a Jensen–Shannon
-            divergence for a classification.
+            adaptation: in standard deviations of the target for a regression, as the sum of
+            absolute differences of the probabilities for a classification.
         percentile: the percentage of validation rows whose idempotence error is smaller.
         flagged: whether the row is unusual. Of rows like the training rows, 5 % are flagged. With
             fewer than 19 validation rows, those above the largest of their errors are flagged.

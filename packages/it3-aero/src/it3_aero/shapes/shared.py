@@ -288,7 +288,11 @@ def test_set_of(
             f"A prediction counts as right within {fraction:.0%} of the solver's {quantity.name}, "
             f"or within {absolute:g}."
         ],
-        identity={"most": most, "shapes": settings["shapes"]},
+        identity={
+            "most": most,
+            "shapes": settings["shapes"],
+            "tested": {name: _fingerprint(part) for name, part in levels.test.items()},
+        },
     )
 
 

@@ -344,7 +344,9 @@ def _fingerprint(network: Network) -> str:
     others = {} if network.vanilla is None else {"vanilla": network.vanilla}
     for kind, model in (others | dict(network.baselines)).items():
         tensors |= {f"{kind}.{name}": v for name, v in model.state_dict().items()}
+    tensors |= {f"statistics.{name}": value for name, value in network.statistics.items()}
     chosen = {"tunings": _described(network)["tunings"], "paper": _steps(network)}
+    chosen["adapter"] = network.adapter.describe()
     return digest(tensors, chosen)[:16]
 
 

@@ -22,7 +22,7 @@ from it3_core.methods.online_it3 import OnlineIT3
 from it3_core.methods.paper import PaperStep, paper_it3, paper_online_it3
 from it3_core.methods.source import Source
 
-_KINDS = ("source", "batch", "online")  # of the paper's steps
+_KINDS = ("source", "online")  # of the paper's steps
 PRIOR = 16
 """Inputs that the training data count as, where statistics are blended (Schneider et al. 2020)."""
 
@@ -91,8 +91,9 @@ def norm_for(network: Network, size: int, fewest: int) -> Norm:
     return "batch" if size >= fewest else size / (PRIOR + size)
 
 
-_PAPER = "The paper's equation (6); its steps and rate are chosen without labels."
+_PAPER = "The paper's equation (6), with the steps and the rate in the table of networks."
 _PAPER_ONLINE = "The paper's equation (7): one stream through all levels, no trust region."
+_PAPER_LEVELS = "The paper's equation (7): a stream for each level, no trust region."
 
 PAPER_LINES = [
     Line("IT³ (paper)", partial(_paper, "source"), idempotence=True, note=_PAPER),
@@ -120,10 +121,11 @@ def with_paper_step(experiment: Experiment, steps: int | None, lr: float | None)
         return experiment
 
     def changed(step: PaperStep) -> PaperStep:
-        return PaperStep(steps or step.steps, lr or step.lr)
+        found = step if steps is None else step.of(steps)
+        return found if lr is None else PaperStep(found.steps, lr)
 
     networks = [
-        replace(one, paper={kind: changed(one.paper_step(kind)) for kind in _KINDS})
+        replace(one, paper={kind: changed(one.paper_step(kind)) for kind in one.paper or _KINDS})
         for one in experiment.networks
     ]
     return replace(experiment, networks=networks)
@@ -177,8 +179,11 @@ def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:
         SECOND_PASS,
         Line("batch statistics", statistics, note="Of the batch alone."),
         Line("blended statistics", blended, note=why),
-        *(line._replace(stream=line.stream and stream) for line in PAPER_LINES),
-        Line("IT³ (paper), batch statistics", it3_batch, note="The paper does not say whose."),
+        *PAPER_LINES[:-1],
+        PAPER_LINES[-1] if stream else PAPER_LINES[-1]._replace(stream=False, note=_PAPER_LEVELS),
+        Line(
+            "IT³ (paper), batch statistics", it3_batch, note=f"Below {fewest} inputs blended ones."
+        ),
         AUTO,
         Line("online IT³", online, stream=stream, note="With a trust region; on such statistics."),
         Line("ActMAD", aligned),
@@ -196,4 +201,5 @@ def chosen_lines(
     names = [line.name for line in lines]
     if unknown := [name for name in only if name not in names]:
         raise IT3Error(f"no method is called {'; '.join(unknown)}: take {'; '.join(names)}")
-    return [line for line in lines if line.name in ("source", *only)]
+    wanted = ("source", *only)
+    return [line for line in lines if line.name in wanted or (ablation and line.ablation)]

@@ -23,8 +23,8 @@ ADAPTATION = "What adaptation does"
 
 _KINDS = {"source": "each batch", "batch": "each batch, batch statistics", "online": "online"}
 _PAPER = (
-    "What the paper leaves open, chosen without labels: what lowers the idempotence error most on "
-    "shifted validation inputs."
+    "What the paper leaves open, chosen without labels where none is given: what lowers the "
+    "idempotence error most on shifted validation inputs."
 )
 
 _DPI = 160  # of the pictures, as `OutputFolder.write_figure` writes them
@@ -105,7 +105,7 @@ def _tuning(summary: Summary) -> Iterator[Part]:
     for network in summary["networks"]:
         for kind, stored in network["paper"].items():
             step = PaperStep(stored["steps"], stored["lr"], tuple(map(tuple, stored["tried"])))
-            numbers = [str(step.steps), f"{step.lr:g}", fixed(step.ratio, 3)]
+            numbers = [str(step.steps), f"{step.lr:g}", fixed(step.ratio, 3, "as given")]
             lines.append([str(network["seed"]), _KINDS.get(kind, kind), *numbers])
     if len(lines) > 1:
         yield table(lines, _PAPER)

@@ -211,7 +211,7 @@ def _network(
     model.eval()
     statistics = {} if problem.statistics is None else problem.statistics(model, data)
     tunings: dict[int, Tuning] = {}
-    paper: dict[str, PaperStep] = {}
+    largest: Trial | None = None
     for trial in problem.trials(model, data) if problem.trials else ():
         tried = splits
         if problem.extrapolation is not None and problem.extrapolation.side == "both":
@@ -232,8 +232,7 @@ def _network(
             max_harm=trial.max_harm,
             progress=progress,
         )
-        if trial.batch_size >= max(tunings):
-            paper = _paper_steps(model, adapter, trial)
+        largest = trial if largest is None or trial.batch_size > largest.batch_size else largest
     return Network(
         seed=problem.recipe.seed,
         model=model,
@@ -251,7 +250,7 @@ def _network(
             "sensitivity": sensitivity(model, adapter, take(x, slice(0, 500))),
             "skipped": list(data.skipped[:100]),
         },
-        paper=paper,
+        paper={} if largest is None else _paper_steps(model, adapter, largest),
     )
 
 

@@ -161,7 +161,7 @@ def choose_step(
         model, adapter, norm: as for `paper_it3`.
         inputs: batches of validation inputs under shifts; for `online` in the stream's order.
         online: choose for `paper_online_it3`.
-        rates: learning rates to try, ascending.
+        rates: learning rates to try.
 
     Example:
         >>> import torch
@@ -179,6 +179,7 @@ def choose_step(
     source = Source(model, own, norm=norm)
     before = sum(float(source(x).error_before.sum()) for x in inputs)
     make = paper_online_it3 if online else paper_it3
+    allowed = rates = sorted(rates)
     tried: list[tuple[int, float, float | None]] = []
     best: tuple[float, int, float] = (math.inf, 1, min(rates))
     for steps in range(1, MOST_STEPS + 1):
@@ -193,5 +194,7 @@ def choose_step(
                 best = (ratio, steps, lr)
         ratios = {lr: r for n, lr, r in tried if n == steps and r is not None}
         top = min(ratios, key=lambda lr: ratios[lr]) if ratios else min(rates)
-        rates = [lr for lr in RATES if lr <= top][-2:] or [top]
+        rates = [lr for lr in allowed if lr <= top][-2:]
+    if not math.isfinite(best[0]):  # no gap, or no step with a finite answer
+        return PaperStep(tried=tuple(tried))
     return PaperStep(best[1], best[2], tuple(tried))

@@ -16,7 +16,7 @@ from it3_core.batching import batches
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
 from it3_core.experiment.figures import bars, error_against_accuracy
-from it3_core.experiment.lines import common_lines, norm_for
+from it3_core.experiment.lines import PLAIN_ACTMAD, common_lines, norm_for
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.experiment.train import mean_error
 from it3_core.experiment.verbs import PredictOptions, batch_sizes
@@ -52,6 +52,8 @@ _COLOURS = {
     "TTT": "#713f12",
     "ActMAD": "#b7791f",
     "Tent": "#c2410c",
+    "ETA": "#f59e0b",
+    "MEMO": "#be185d",
     "IT³ (paper)": "#c4b5e8",
     "IT³ (paper), batch statistics": "#8b5cf6",
     "IT³ auto": "#4c1d95",
@@ -283,6 +285,7 @@ def own_lines(slow: bool) -> list[types.Line]:
         return TTT(network.model, network.adapter, steps=1, lr=1e-3)
 
     found = [
+        PLAIN_ACTMAD,
         types.Line("Tent", tent, note="Online, Adam at 1e-3."),
         types.Line("Tent, episodic", partial(tent, online=False), note="Each batch anew."),
         types.Line("ETA", eta, note="Online, SGD at 5e-3, E0 = 0.4 ln C, d = 0.4."),
