@@ -55,7 +55,7 @@ from it3_core.trust.candidates import Candidate, Tuning, default_candidates
 from it3_core.trust.tune import ExtrapolationSplit, extrapolation_split, tune
 
 _BATCH = 64  # rows of a forward pass
-_PAPER_ROWS = 64  # inputs of each shift that the paper's step is chosen on
+_PAPER_ROWS = 32  # inputs of each shift that the paper's step is chosen on
 
 
 def train(
