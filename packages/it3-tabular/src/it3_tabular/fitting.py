@@ -151,7 +151,7 @@ def choose(estimator: Any, x: Tensor, y: Tensor, seed: int) -> Tuning:
 def candidates(steps: int, lr: float) -> list[Candidate]:
     """Steps of the prediction of either sign, and of each row's own weights: rows stay apart."""
     found = [Candidate("AnswerStep", {"alpha": a}) for a in (-0.5, -0.25, 0.25, 0.5, 1.0)]
-    found.append(Candidate("IT3", {"steps": 1, "lr": 1e-4, "per_instance": True}))  # the paper's
+    found.append(Candidate("IT3", {"steps": 1, "lr": 1e-4, "per_instance": True}))
     settings = dict.fromkeys([(1, 0.05), (3, 0.05), (steps, lr)])
     return found + [Candidate("IT3", {**gradient_step(*s), "per_instance": True}) for s in settings]
 

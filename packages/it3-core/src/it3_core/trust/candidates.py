@@ -148,7 +148,7 @@ def default_candidates(model: nn.Module) -> list[Candidate]:
     """What `tune` tries by default, the cheapest first.
 
     Answer steps of either sign; gradient steps in proportion to the gap (SGD on its square) and
-    the paper's (Adam on the gap itself); of all weights and, where the network was made by
+    with Adam on the gap itself; of all weights and, where the network was made by
     `condition()`, of those above the signal only.
     """
     found = [Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, -0.25, 0.25, 0.5, 1.0)]
