@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from io import BytesIO
@@ -33,7 +33,7 @@ GALLERIES: dict[str, tuple[str, tuple[str, ...]]] = {
 """Figures that show inputs: their task, and what its evaluation calls the picture."""
 
 DROPPED = {"IT³ cheap", "IT³, cheap", "online IT³", "EATA", "Tent, episodic", "blended statistics",
-           "answer step", "mean age", "train mean"}  # fmt: skip
+           "answer step", "mean age", "train mean", "IT³ auto"}  # fmt: skip
 """Lines of the tasks' own comparisons that no item of the paper has."""
 
 _MOST_BYTES, _MOST_WIDTH = 100_000, 1000  # of a picture that is kept
@@ -78,9 +78,16 @@ def trained(place: Place, problem: Any, name: str = "experiment", *, vanilla: bo
     """An experiment of one network; those of other seeds lie in the same folder."""
     from it3_core.experiment.train import train
 
+    problem = replace(problem, trials=partial(_untuned, problem.trials), extrapolation=None)
     experiment = train(problem, place.folder / name, vanilla=vanilla, progress=place.progress)
     seed = problem.recipe.seed
     return replace(experiment, networks=[one for one in experiment.networks if one.seed == seed])
+
+
+def _untuned(trials: Any, model: Any, data: Any) -> Iterator[Any]:
+    """The trials that the paper's step is chosen on; what else `tune` would choose has no row."""
+    for trial in trials(model, data):
+        yield trial._replace(candidates=())
 
 
 def evaluated(

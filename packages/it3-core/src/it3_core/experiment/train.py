@@ -213,6 +213,9 @@ def _network(
     tunings: dict[int, Tuning] = {}
     largest: Trial | None = None
     for trial in problem.trials(model, data) if problem.trials else ():
+        largest = trial if largest is None or trial.batch_size > largest.batch_size else largest
+        if not trial.candidates:
+            continue
         tried = splits
         if problem.extrapolation is not None and problem.extrapolation.side == "both":
             rows = [one_sided(one.y, trial.batch_size, count(trial.y)) for one in splits]
@@ -232,7 +235,6 @@ def _network(
             max_harm=trial.max_harm,
             progress=progress,
         )
-        largest = trial if largest is None or trial.batch_size > largest.batch_size else largest
     return Network(
         seed=problem.recipe.seed,
         model=model,

@@ -75,7 +75,8 @@ class TrainingData:
 
 
 class Trial(NamedTuple):
-    """What `tune` chooses by, for batches of one size."""
+    """What `tune` chooses by, for batches of one size, and the paper's step; without candidates
+    only the latter."""
 
     batch_size: int
     x: Any
