@@ -25,7 +25,7 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
         "JPEG copies of CIFAR-10 where its binary files are missing; the corruptions are made here "
         "where CIFAR-10-C is missing.",
         "Without `--preset paper`: a ResNet-56 that starts from published weights and is trained "
-        "for four epochs of ZigZag, in place of a DLA. These weights have seen all training "
+        "for three epochs of ZigZag, in place of a DLA. These weights have seen all training "
         "images, so that the tables are of one half of the test images.",
         "The signal enters at the pooled features instead of the input layer, as the authors' "
         "CIFAR code has it late.",
