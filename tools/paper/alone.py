@@ -32,7 +32,8 @@ def side_by_side(places: Mapping[str, Place], jobs: int) -> Iterator[tuple[str, 
 
     One that dies takes none with it. The first that fails otherwise is raised at the end.
     """
-    threads = max(1, cores() // jobs)
+    given = os.environ.get("OMP_NUM_THREADS", "")  # another run may have the other cores
+    threads = int(given) if given.isdecimal() else max(1, cores() // jobs)
     problem: BaseException | None = None
     with futures.ThreadPoolExecutor(jobs) as pool:
         waiting: dict[futures.Future[Result], str] = {
