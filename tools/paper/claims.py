@@ -17,9 +17,9 @@ from it3_core.experiment.tables import pooled
 from paper import numbers
 from paper.intervals import (
     Contrast,
+    Estimate,
     Floats,
     Series,
-    Worth,
     auroc_interval,
     contrast,
     over_seeds,
@@ -36,7 +36,7 @@ POINTS = (64, 128, 256)
 
 
 @dataclass(frozen=True)
-class Judged:
+class Outcome:
     """What was measured of a claim, and the verdict."""
 
     measured: str
@@ -50,13 +50,13 @@ class Finding:
 
     task: str
     claim: str
-    source: Judged  # on the trained network's statistics
-    batch: Judged | None = None  # on the batch's own; None where there is no batch norm
+    source: Outcome  # on the trained network's statistics
+    batch: Outcome | None = None  # on the batch's own; None where there is no batch norm
 
 
-NOT_MEASURED = Judged("", "not measured")
+NOT_MEASURED = Outcome("", "not measured")
 
-Asked = Callable[[Measured, str], Judged]
+Asked = Callable[[Measured, str], Outcome]
 """A claim, asked of a task for one of IT³'s lines."""
 
 
@@ -95,36 +95,36 @@ def _claims() -> Iterator[tuple[str, str, Asked]]:
     yield "wings", "the idempotence error is larger under shift, and falls", _figure_2
 
 
-def _it_helps(one: Measured, it3: str) -> Judged:
-    gains = {size: contrast(one.beyond(), (it3, size), source_of(one)) for size in one.sizes(it3)}
+def _it_helps(one: Measured, it3: str) -> Outcome:
+    gains = {size: contrast(one.shifted(), (it3, size), source_of(one)) for size in one.sizes(it3)}
     largest = one.largest(it3)
     found = gains.pop(largest, None)
     notes = [f"batches of {size}: {gain}" for size, gain in gains.items()]
-    if (harm := contrast(one.within(), (it3, largest), source_of(one))) is not None:
+    if (harm := contrast(one.in_distribution(), (it3, largest), source_of(one))) is not None:
         notes.append(f"in distribution {harm}")
     others: dict[str, Series] = {f"the {name}": (name, None) for name in numbers.VANILLA}
     others |= {STATISTICS: (STATISTICS, largest)} if it3 == ON_BATCH else {}
     for name, other in others.items():
-        if (against := contrast(one.beyond(), (it3, largest), other)) is not None:
+        if (against := contrast(one.shifted(), (it3, largest), other)) is not None:
             notes.append(f"against {name} {against}")
-    return judged(found, *notes)
+    return outcome(found, *notes)
 
 
-def _larger_batches(one: Measured, it3: str) -> Judged:
+def _larger_batches(one: Measured, it3: str) -> Outcome:
     sizes = [size for size in one.sizes(it3) if size is not None]
     if len(sizes) < 2:
         return NOT_MEASURED
-    found = contrast(one.beyond(), (it3, sizes[-1]), (it3, sizes[0]))
-    return judged(found, f"{sizes[-1]} against {sizes[0]}")
+    found = contrast(one.shifted(), (it3, sizes[-1]), (it3, sizes[0]))
+    return outcome(found, f"{sizes[-1]} against {sizes[0]}")
 
 
-def _slower(one: Measured, it3: str) -> Judged:
+def _slower(one: Measured, it3: str) -> Outcome:
     levels = one.levels()
     if len(levels) < 2:
         return NOT_MEASURED
     near, far = (pooled([r for r in one.records if r["level"] in some]) for some in _ends(levels))
     found = slope(near, far, (it3, one.largest(it3)), source_of(one))
-    return judged(found, f"{levels[0]} to {levels[-1]}")
+    return outcome(found, f"{levels[0]} to {levels[-1]}")
 
 
 def _ends(levels: list[str]) -> tuple[list[str], list[str]]:
@@ -136,7 +136,7 @@ def _ends(levels: list[str]) -> tuple[list[str], list[str]]:
     return [names[0] for names in sides.values()], [names[-1] for names in sides.values()]
 
 
-def _beats_actmad(one: Measured, it3: str) -> Judged:
+def _beats_actmad(one: Measured, it3: str) -> Outcome:
     return _against(one, it3, actmad_of(one, it3))
 
 
@@ -146,7 +146,7 @@ def actmad_of(one: Measured, it3: str) -> str:
     return own if it3 == IT3 and one.sizes(own) else ACTMAD
 
 
-def _beats_others(one: Measured, it3: str) -> Judged:
+def _beats_others(one: Measured, it3: str) -> Outcome:
     """Several baselines: reproduced where all of them are beaten."""
     each = {name: _against(one, it3, name) for name in numbers.BASELINES[one.task]}
     shown = {name: known for name, known in each.items() if known.verdict != "not measured"}
@@ -160,13 +160,13 @@ def _beats_others(one: Measured, it3: str) -> Judged:
     measured = "; ".join(f"{name} {known.measured}" for name, known in shown.items())
     missing = [name for name in each if name not in shown]
     note = "; ".join(f"{name}: {known.verdict}" for name, known in shown.items())
-    return Judged(measured, worst, note + "".join(f"; {name}: not measured" for name in missing))
+    return Outcome(measured, worst, note + "".join(f"; {name}: not measured" for name in missing))
 
 
-def _against(one: Measured, it3: str, rival: str) -> Judged:
-    """The largest batch size that both have; a rival of single images has one answer for all."""
-    one = one.having(rival)
-    theirs = one.sizes(rival)
+def _against(one: Measured, it3: str, baseline: str) -> Outcome:
+    """The largest batch size that both have; a baseline of single images has one answer for all."""
+    one = one.having(baseline)
+    theirs = one.sizes(baseline)
     common = [
         (size, size if size in theirs else None)
         for size in one.sizes(it3)
@@ -175,33 +175,33 @@ def _against(one: Measured, it3: str, rival: str) -> Judged:
     if not common:
         return NOT_MEASURED
     mine, other = common[-1]
-    found = contrast(one.beyond(), (it3, mine), (rival, other))
-    return judged(found, f"batches of {mine}")
+    found = contrast(one.shifted(), (it3, mine), (baseline, other))
+    return outcome(found, f"batches of {mine}")
 
 
-def _online(one: Measured, it3: str) -> Judged:
+def _online(one: Measured, it3: str) -> Outcome:
     largest = max(set(one.sizes(ONLINE)) & set(one.sizes(it3)), key=lambda n: n or 0, default=None)
-    beyond, mine = one.beyond(), (ONLINE, largest)
+    beyond, mine = one.shifted(), (ONLINE, largest)
     found = contrast(beyond, mine, source_of(one))
     notes = [] if found is None else [f"against source {found}"]
     if (only := contrast(beyond, (numbers.SHIFTED, largest), (it3, largest))) is not None:
         notes.append(f"a stream of shifted inputs alone {only}")
-    return judged(contrast(beyond, mine, (it3, largest)), *notes)
+    return outcome(contrast(beyond, mine, (it3, largest)), *notes)
 
 
-def _cost(one: Measured, it3: str) -> Judged:
+def _cost(one: Measured, it3: str) -> Outcome:
     mine, actmad = costs(one, it3), costs(one, ACTMAD)
     if not mine:
         return NOT_MEASURED
     most = numbers.COSTS[one.task][IT3]
     verdict: Verdict = "reproduced" if max(mine) <= _ROUNDED * most else "not shown"
-    return Judged(span(mine), verdict, f"{steps_of(one)}ActMAD {span(actmad)}")
+    return Outcome(span(mine), verdict, f"{steps_of(one)}ActMAD {span(actmad)}")
 
 
 def costs(one: Measured, method: str) -> list[float]:
     """The method's cost at each batch size under shift, the median over seeds."""
     found: dict[int | None, list[float]] = {}
-    for record in one.beyond():
+    for record in one.shifted():
         if record["method"] == method and record["cost"] is not None:
             found.setdefault(record["batch_size"], []).append(record["cost"])
     return [median(some) for some in found.values()]
@@ -219,7 +219,7 @@ def span(values: list[float]) -> str:
     return " to ".join(ends) or "not measured"
 
 
-def _memory(one: Measured, it3: str) -> Judged:
+def _memory(one: Measured, it3: str) -> Outcome:
     known = memory(one)
     if it3 not in known or SOURCE not in known:
         return NOT_MEASURED
@@ -228,7 +228,7 @@ def _memory(one: Measured, it3: str) -> Judged:
     most = _ROUNDED * paper[IT3] / paper[SOURCE]
     verdict: Verdict = "reproduced" if ratio <= most else "not shown"
     actmad = f"ActMAD {known[ACTMAD] / base:.2f}" if ACTMAD in known else ""
-    return Judged(f"{ratio:.2f}", verdict, actmad)
+    return Outcome(f"{ratio:.2f}", verdict, actmad)
 
 
 def memory(one: Measured) -> dict[str, float]:
@@ -239,23 +239,25 @@ def memory(one: Measured) -> dict[str, float]:
     return {}
 
 
-def _pearson(one: Measured, it3: str) -> Judged:
+def _pearson(one: Measured, it3: str) -> Outcome:
     found = {size: pearson(one, "idempotence", size) for size in POINTS}
-    known = {size: worth for size, worth in found.items() if worth is not None}
+    known = {size: estimate for size, estimate in found.items() if estimate is not None}
     if not known:
         return NOT_MEASURED
     last = known[max(known)]
     verdict: Verdict = "the opposite" if last.low > 0 else "not shown"
     if last.high < 0 and last.low <= numbers.PEARSON + _NEAR:
         verdict = "reproduced"
-    notes = [f"batches of {size}: {worth}" for size, worth in known.items() if size != max(known)]
+    notes = [
+        f"batches of {size}: {estimate}" for size, estimate in known.items() if size != max(known)
+    ]
     notes.append(f"measured in batches of {max(known)}")
     if (entropy := pearson(one, "entropy", max(known))) is not None:
         notes.append(f"entropy {entropy}")
-    return Judged(str(last), verdict, "; ".join(notes))
+    return Outcome(str(last), verdict, "; ".join(notes))
 
 
-def pearson(one: Measured, score: str, size: int) -> Worth | None:
+def pearson(one: Measured, score: str, size: int) -> Estimate | None:
     """The correlation of a score with accuracy over batches of one level."""
     seeds = []
     for seed in one.seeds:
@@ -282,10 +284,10 @@ def points(one: Measured, seed: int, score: str, size: int) -> tuple[list[str], 
     return levels, np.array(x), np.array(y)
 
 
-def _figure_2(one: Measured, it3: str) -> Judged:
+def _figure_2(one: Measured, it3: str) -> Outcome:
     """Larger: AUROC above 0.5. And it falls: its mean after the step is below the one before."""
     inside, shifted, after = (split_scores(one, what) for what in ("inside", "shifted", "after"))
-    if (worth := auroc_interval(shifted, inside)) is None:
+    if (estimate := auroc_interval(shifted, inside)) is None:
         return NOT_MEASURED
     note, falls = "", None
     if len(after) == len(shifted):
@@ -294,16 +296,16 @@ def _figure_2(one: Measured, it3: str) -> Judged:
         note = f"mean after / before {now.mean() / before.mean():.2f}, "
         note += f"median {np.median(before):.3g} → {np.median(now):.3g}"
     verdict: Verdict = "not shown"
-    if worth.high < 0.5 or (falls is not None and falls.sign > 0):
+    if estimate.high < 0.5 or (falls is not None and falls.sign > 0):
         verdict = "the opposite"
-    elif worth.low > 0.5 and falls is not None and falls.sign < 0:
+    elif estimate.low > 0.5 and falls is not None and falls.sign < 0:
         verdict = "reproduced"
-    return Judged(f"AUROC {worth}", verdict, note)
+    return Outcome(f"AUROC {estimate}", verdict, note)
 
 
 def split_scores(one: Measured, what: str) -> list[Floats]:
     """Each seed's idempotence errors in distribution, shifted, or shifted and `after` the step."""
-    within = {r["level"] for r in one.within()}
+    within = {r["level"] for r in one.in_distribution()}
     column = "after" if what == "after" else "idempotence"
     found = []
     for seed in one.seeds:
@@ -320,7 +322,7 @@ def split_scores(one: Measured, what: str) -> list[Floats]:
     return found
 
 
-def judged(found: Contrast | None, *notes: str) -> Judged:
+def outcome(found: Contrast | None, *notes: str) -> Outcome:
     """The verdict of a difference: its interval lies below zero, above it, or holds it."""
     if found is None:
         return NOT_MEASURED
@@ -328,7 +330,7 @@ def judged(found: Contrast | None, *notes: str) -> Judged:
     if found.sign:
         verdict = "reproduced" if found.sign < 0 else "the opposite"
     reason = "one value has no interval" if found.low is None else found.by_seed
-    return Judged(str(found), verdict, "; ".join(part for part in (*notes, reason) if part))
+    return Outcome(str(found), verdict, "; ".join(part for part in (*notes, reason) if part))
 
 
 def source_of(one: Measured) -> Series:

@@ -164,13 +164,13 @@ def accuracy_against_scores(one: Measured) -> Figure:
     for row, score in enumerate(rows):
         for column, size in enumerate(sizes):
             axes = figure.add_subplot(len(rows), len(sizes), row * len(sizes) + column + 1)
-            worth = pearson(one, score, size)
+            estimate = pearson(one, score, size)
             levels, x, y = points(one, one.seeds[0], score, size)
             shades = [_SEVERITY[_severity(level)] for level in levels]
             axes.scatter(x, y, s=12, c=shades, linewidths=0.2, edgecolors=INK)
             ends = np.array([x.min(), x.max()])
             axes.plot(ends, np.polyval(np.polyfit(x, y, 1), ends), color=INK, linewidth=1)
-            axes.set_title(f"batches of {size}: Pearson {worth or '–'}", fontsize=8)
+            axes.set_title(f"batches of {size}: Pearson {estimate or '–'}", fontsize=8)
             axes.set_xlabel("idempotence error" if score == "idempotence" else score, fontsize=8)
             axes.set_ylabel("accuracy, %", fontsize=8)
             axes.tick_params(labelsize=7)

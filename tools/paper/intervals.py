@@ -1,4 +1,4 @@
-"""How far two methods differ, and what a score is worth, each with a 95 % interval.
+"""How far two methods differ, and how good a score is, each with a 95 % interval.
 
 From five training seeds on, intervals are over seeds and instances; of fewer, the seeds are fixed
 and the interval is over instances alone, with each seed's mean beside. Differences and slopes are
@@ -133,7 +133,7 @@ def _errors(records: Iterable[Record], series: Series) -> dict[int, Tensor]:
 
 
 @dataclass(frozen=True)
-class Worth:
+class Estimate:
     """A score's AUROC or correlation: never outside of its scale."""
 
     value: float  # the mean over seeds
@@ -145,7 +145,7 @@ class Worth:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})".replace("-", "−")
 
 
-def auroc_interval(shifted: Sequence[Floats], inside: Sequence[Floats]) -> Worth | None:
+def auroc_interval(shifted: Sequence[Floats], inside: Sequence[Floats]) -> Estimate | None:
     """The chance that a shifted instance scores higher than one in distribution, seed by seed."""
     pairs = [(a, b) for a, b in zip(shifted, inside, strict=True) if len(a) and len(b)]
     if not pairs:
@@ -157,10 +157,10 @@ def auroc_interval(shifted: Sequence[Floats], inside: Sequence[Floats]) -> Worth
     for number in sorted({size for one in wins for size in one.shape}):
         counts[number] = _counts(rng, number)
     drawn = [((counts[len(one)] @ one) * counts[one.shape[1]]).sum(1) for one in wins]
-    return _worth(rng, drawn, [float(one.mean()) for one in wins])
+    return _estimate(rng, drawn, [float(one.mean()) for one in wins])
 
 
-def pearson_interval(seeds: Sequence[tuple[Sequence[str], Floats, Floats]]) -> Worth | None:
+def pearson_interval(seeds: Sequence[tuple[Sequence[str], Floats, Floats]]) -> Estimate | None:
     """Of batches' means, for each seed their levels and two columns; whole levels are drawn anew.
 
     Batches of one corruption at one severity are alike: drawing batches would be too sure.
@@ -180,7 +180,7 @@ def pearson_interval(seeds: Sequence[tuple[Sequence[str], Floats, Floats]]) -> W
         n, x, y, xx, yy, xy = (counts[len(sums)] @ sums).T
         with np.errstate(all="ignore"):  # one level drawn again and again may be one point
             drawn.append((n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y)))
-    return _worth(rng, drawn, values)
+    return _estimate(rng, drawn, values)
 
 
 def on_scale(
@@ -207,11 +207,13 @@ def _counts(rng: np.random.Generator, number: int) -> Floats:
     return rng.multinomial(number, np.full(number, 1 / number), _RESAMPLES) / number
 
 
-def _worth(rng: np.random.Generator, drawn: Sequence[Floats], values: Sequence[float]) -> Worth:
+def _estimate(
+    rng: np.random.Generator, drawn: Sequence[Floats], values: Sequence[float]
+) -> Estimate:
     """From each seed's resampled values; enough seeds are drawn anew too."""
     found, number = np.stack(drawn, 1), len(drawn)
     weights = _counts(rng, number) if number >= ENOUGH else np.full((1, number), 1 / number)
     means = (found * weights).sum(1).round(12)  # sums of fractions may be a hair above 1
     tails = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
     low, high = np.quantile(means[np.isfinite(means)], tails)
-    return Worth(float(np.mean(values)), float(low), float(high), tuple(values))
+    return Estimate(float(np.mean(values)), float(low), float(high), tuple(values))

@@ -32,6 +32,7 @@ class Item(NamedTuple):
     tabulate: Callable[[Measured | None], Table] | None = None
     claims: tuple[str, ...] = ()  # the beginnings of the claims that it is about
     also: tuple[str, ...] = ()  # further tasks that the same figure is drawn of
+    paper: str = ""  # what the paper reports there; of its task by default
 
     @property
     def kind(self) -> Literal["figure", "table"]:
@@ -49,7 +50,8 @@ _HELPS = ("IT³ lowers", "larger batches", "IT³ degrades", "IT³ beats")
 ITEMS: tuple[Item, ...] = (
     Item("method", "Figure 1", "training and test time", "", lambda _: diagram()),
     Item("idempotence", "Figure 2", "idempotence errors before and after the step", "wings",
-         drawing.idempotence_histograms, claims=("the idempotence error",)),
+         drawing.idempotence_histograms, claims=("the idempotence error",),
+         paper="shifted inputs lie beyond the training's; after the step they lie among them"),
     Item("boston-box", "Figure 3", "Boston Housing, features zeroed", "tabular", drawing.boxes,
          claims=_HELPS),
     Item("cifar-bars", "Figure 4", "test error on CIFAR-10-C, severity 5", "cifar",
@@ -84,7 +86,8 @@ ITEMS: tuple[Item, ...] = (
     ),
     *(
         Item(f"time-{shown}", f"Table {number}", f"inference time on {shown}", task,
-             tabulate=partial(tables.time, task), claims=("IT³ costs",))
+             tabulate=partial(tables.time, task), claims=("IT³ costs",),
+             paper="passes of the base model, in the table")
         for shown, number, task in (
             ("airfoils", 2, "wings"),
             ("cars", 3, "cars"),
@@ -92,7 +95,7 @@ ITEMS: tuple[Item, ...] = (
         )
     ),
     Item("memory", "Table 5", "memory on ImageNet-C, batches of 128", "imagenet",
-         tabulate=tables.memory_table, claims=("IT³ needs",)),
+         tabulate=tables.memory_table, claims=("IT³ needs",), paper="the table's GB"),
 )  # fmt: skip
 
 TABLES: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ from it3_core.experiment import page as html
 from it3_core.experiment.tables import Table, markdown_table
 from it3_core.io.files import make_folder, write_bytes, write_text
 from paper import records, tables
-from paper.claims import Finding, Judged, findings
+from paper.claims import Finding, Outcome, findings
 from paper.deviations import DEVIATIONS, UNITS
 from paper.items import ITEMS, Item, pictures
 from paper.numbers import SAYS, TASKS
@@ -77,17 +77,19 @@ def _as_markdown(sections: Sequence[Section], page: Path) -> tuple[str, dict[Pat
 def _sections(
     found: Mapping[str, Measured], folder: Path, page: Path, missing: Mapping[str, str]
 ) -> list[Section]:
-    judged = findings(found)
+    claims = findings(found)
     where = os.path.relpath(folder, page.parent)
-    sections: list[Section] = [("The claims", [claims_table(judged), _HOW.format(where)])]
+    sections: list[Section] = [("The claims", [claims_table(claims), _HOW.format(where)])]
     for item in ITEMS:
-        parts = _item(item, found, judged, folder, page, missing)
+        parts = _item(item, found, claims, folder, page, missing)
         sections.append((f"{item.name}: {item.place}", parts))
     ordered = [found[task] for task in TASKS if task in found]
+    if len(networks := tables.networks(ordered)) > 1:
+        sections.append(("Networks", ["Errors before any adaptation, seed by seed.", networks]))
     if len(ablation := tables.ablation(ordered)) > 1:
         text = "Steps of the paper's range, its equation (5) without an anchor, and appendix C.4."
         sections.append(("Ablation", [text, ablation]))
-    sections.append(("Notes on the claims", [_notes(judged)]))
+    sections.append(("Notes on the claims", [_notes(claims)]))
     deviations = [[task, one] for task, some in DEVIATIONS.items() for one in some]
     sections.append(("Deviations from the paper", [[["task", "deviation"], *deviations]]))
     sections.append(("Units", list(UNITS)))
@@ -95,26 +97,26 @@ def _sections(
     return sections
 
 
-def claims_table(judged: Sequence[Finding]) -> Table:
+def claims_table(claims: Sequence[Finding]) -> Table:
     """A line a claim: at most forty with its header."""
     lines = [["task", "claim", "measured", "verdict", "on batch statistics", "verdict"]]
-    for one in judged:
+    for one in claims:
         batch = ["", ""] if one.batch is None else [one.batch.measured, one.batch.verdict]
         measured = [one.source.measured, one.source.verdict]
         lines.append([one.task, one.claim, *measured, *batch])
     return lines
 
 
-def _notes(judged: Sequence[Finding]) -> Table:
+def _notes(claims: Sequence[Finding]) -> Table:
     lines = [[one.task, one.claim, one.source.note, one.batch.note if one.batch else ""]
-             for one in judged]  # fmt: skip
+             for one in claims]  # fmt: skip
     return [["task", "claim", "note", "on batch statistics"], *(x for x in lines if x[2] or x[3])]
 
 
 def _item(
     item: Item,
     found: Mapping[str, Measured],
-    judged: Sequence[Finding],
+    claims: Sequence[Finding],
     folder: Path,
     page: Path,
     missing: Mapping[str, str],
@@ -136,12 +138,12 @@ def _item(
         parts.append(f"Not measured yet: {why}." if why else "Not measured yet.")
     if item.tabulate is not None and one is None:
         parts.append(item.tabulate(None))  # the paper's numbers
-    for claim in judged:
+    for claim in claims:
         if claim.task == item.task and claim.claim.startswith(item.claims or ("nothing",)):
             parts.append(_said(claim))
     if item.task:
         measured = "" if one is None else f"Measured: {_about(one)}. "
-        parts.append(f"{measured}The paper: {SAYS[item.task]}.")
+        parts.append(f"{measured}The paper: {item.paper or SAYS[item.task]}.")
         parts.append(f"Deviations: those of all tasks and of {item.task}, below.")
     return parts
 
@@ -151,8 +153,8 @@ def _said(one: Finding) -> str:
     return f"- {one.claim}: {_words(one.source)}{batch}."
 
 
-def _words(judged: Judged) -> str:
-    return ", ".join(part for part in (judged.measured, judged.verdict) if part)
+def _words(claims: Outcome) -> str:
+    return ", ".join(part for part in (claims.measured, claims.verdict) if part)
 
 
 def _about(one: Measured) -> str:

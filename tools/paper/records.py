@@ -32,6 +32,9 @@ ENDING = ".jsonl.xz"
 MAIN = "main"
 """The evaluation that the claims are about; others are smaller or larger ones of the same task."""
 
+STEM = "stem"
+"""The evaluation of a network whose signal enters at the input layer."""
+
 _SCORES = {IDEMPOTENCE: "idempotence", "error_after": "after", "entropy": "entropy"}
 _NOT_COLUMNS = {"errors", "differences", "means"}
 
@@ -83,13 +86,13 @@ class Measured:
         first, *others = by_seed.values() or [{}]
         return [level for level in first if all(level in one for one in others)]
 
-    def beyond(self) -> list[Record]:
+    def shifted(self) -> list[Record]:
         """The records of all shifted levels together."""
         levels = set(self.levels())
         kept = [r for r in self.records if r["level"] in levels]
         return pooled(kept, same_instances=self.same)
 
-    def within(self) -> list[Record]:
+    def in_distribution(self) -> list[Record]:
         """The records in distribution."""
         return [record for record in self.records if record["in_distribution"]]
 

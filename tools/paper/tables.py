@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from statistics import fmean
 
+from it3_core.evaluation.records import Record
 from it3_core.experiment.tables import Table, fixed
 from paper import numbers
 from paper.claims import costs, memory, source_of, span
-from paper.intervals import contrast, on_scale, over_seeds
+from paper.intervals import ENOUGH, contrast, on_scale, over_seeds
 from paper.numbers import (
     ACTMAD,
     IT3,
@@ -21,7 +22,7 @@ from paper.numbers import (
     STOPPED,
     VANILLA,
 )  # fmt: skip
-from paper.records import Measured
+from paper.records import MAIN, STEM, Measured
 
 _UNKNOWN = "–"
 _FURTHER = {
@@ -68,7 +69,7 @@ def _ours(one: Measured | None, method: str, size: int | None, columns: Sequence
     for column in columns:
         values = _values(one, method, size, column)
         found.append(_value(values, column) if values else _UNKNOWN)
-    change = contrast(one.beyond(), (method, size), source_of(one))
+    change = contrast(one.shifted(), (method, size), source_of(one))
     shown = "" if method == SOURCE or change is None else str(change)
     return [*found, f"{shown}; {change.by_seed}" if shown and change and change.by_seed else shown]
 
@@ -138,7 +139,42 @@ def ablation(found: Sequence[Measured]) -> Table:
             if not method.startswith((f"{IT3}, steps", "IT³ without", STOPPED)):
                 continue
             series, source = (method, main.largest(method)), source_of(main)
-            changes = [contrast(some, series, source) for some in (main.beyond(), main.within())]
+            changes = [
+                contrast(some, series, source) for some in (main.shifted(), main.in_distribution())
+            ]
             cells = [_UNKNOWN if change is None else str(change) for change in changes]
             lines.append([one.task, method, fixed(series[1], 0), *cells])
     return lines
+
+
+def networks(found: Sequence[Measured]) -> Table:
+    """Each task's networks before any adaptation, and the paper's step that was chosen for them."""
+    lines = [["task", "network", "seeds", "error in distribution", "under shift",
+              "trained without a signal", "under shift", "the paper's step"]]  # fmt: skip
+    for one in found:
+        steps = [about.get("paper", {}).get("source") for about in one.about]
+        chosen = dict.fromkeys(f"{step['steps']} × {step['lr']:.0e}" for step in steps if step)
+        for part, name in ((MAIN, "{}"), (STEM, "{}, signal at the input layer")):
+            some = one.part(part)
+            errors = [_errors(records, method) for method in (SOURCE, VANILLA[0])
+                      for records in (some.in_distribution(), some.shifted())]  # fmt: skip
+            if errors[0] == errors[1] == _UNKNOWN:
+                continue
+            seeds = len({record["seed"] for record in some.records})
+            step = ", ".join(chosen) if part == MAIN else ""
+            network = name.format(one.about[0]["network"])
+            lines.append([one.task, network, str(seeds), *errors, step])
+    return lines
+
+
+def _errors(records: Sequence[Record], method: str) -> str:
+    """A method's mean error, and each seed's where they are few."""
+    seeds: dict[int, list[float]] = {}
+    for record in records:
+        if record["method"] == method and record["error"] is not None:
+            seeds.setdefault(record["seed"], []).append(record["error"])
+    means = [fmean(some) for some in seeds.values()]
+    if not means:
+        return _UNKNOWN
+    each = ", ".join(f"{mean:.3g}" for mean in means)
+    return f"{fmean(means):.3g}" + (f" ({each})" if 1 < len(means) < ENOUGH else "")
