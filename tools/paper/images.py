@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -182,7 +183,14 @@ def roads(place: Place, seed: int) -> Measured:
     from it3_vision.roads.drawn import drawn_scenes
     from it3_vision.roads.reading import open_roads
     from it3_vision.roads.scenes import images_of
-    from it3_vision.roads.task import VALIDATION, comparison, problem_of
+    from it3_vision.roads.task import (
+        VALIDATION,
+        compared_methods,
+        comparison,
+        problem_of,
+        segmented,
+    )
+    from it3_vision.roads.tiling import TILE, Tiled
 
     towns, country = place.given("towns"), place.given("country")
     window: int | None = None
@@ -212,6 +220,11 @@ def roads(place: Place, seed: int) -> Measured:
     if seed == 0:
         pairs = images_of(known, options.at, most=4).scenes, images.scenes[:4]
         write_figure(found.folder / "road-samples.png", _side_by_side(*pairs), dpi=100)
+        if window is not None:  # one image as it is, beside the windows
+            whole = images_of(beyond, options.at, most=1).scenes[:1]
+            one = experiment.first
+            drawn = segmented(one, whole, compared_methods(one), partial(Tiled, tile=TILE))
+            write_figure(found.folder / "segmentation-whole.png", drawn, dpi=150)
     records = [dict(record) for record in found.records]
     quarters = joined(records, test_set.groups)
     inside = [record for record in records if record["level"] == VALIDATION]

@@ -149,16 +149,15 @@ def make(
 
 def pictures(item: Item, found: Mapping[str, Measured], records: Path) -> dict[str, bytes]:
     """A figure as small PNGs by name: of its task, and of others that have the same one."""
+    if item.is_gallery:
+        return {path.stem: path.read_bytes() for path in sorted(records.glob(f"{item.name}*.png"))}
     named = {item.task: item.name, **{task: f"{item.name}-{task}" for task in item.also}}
-    made = {name: _picture(item, task, found, records) for task, name in named.items()}
+    made = {name: _picture(item, task, found) for task, name in named.items()}
     return {name: content for name, content in made.items() if content is not None}
 
 
-def _picture(item: Item, task: str, found: Mapping[str, Measured], records: Path) -> bytes | None:
+def _picture(item: Item, task: str, found: Mapping[str, Measured]) -> bytes | None:
     """None where nothing was measured for it."""
-    if item.is_gallery:
-        path = records / f"{item.name}.png"
-        return path.read_bytes() if path.exists() else None
     if item.draw is None or (task and task not in found):
         return None
     try:

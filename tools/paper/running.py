@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from it3_core.evaluation.evaluate import peak_memory
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.io.files import write_bytes
 from paper.numbers import ACTMAD, IT3, ON_BATCH, SHIFTED, SOURCE
-from paper.places import FOLDERS, Place
+from paper.places import Place
 from paper.records import MAIN, Measured, measured, path_of, read_file, write
 
 GALLERIES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -27,6 +28,7 @@ GALLERIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "road-samples": ("roads", ("road-samples",)),
     "road-iterations": ("roads", ("road-iterations", "iterations", "qualitative")),
     "segmentation-comparison": ("roads", ("segmentation", "segmentation-comparison")),
+    "segmentation-comparison-whole": ("roads", ("segmentation-whole",)),
     "airfoil-samples": ("wings", ("airfoil-samples", "wings-samples", "samples")),
     "car-samples": ("cars", ("car-samples", "cars-samples", "samples")),
 }
@@ -44,6 +46,7 @@ class Task(NamedTuple):
 
     measure: Callable[[Place, int], Measured]
     seeds: tuple[int, int, int]
+    data: tuple[str, ...]  # the folders below IT3_DATA that it reads
 
 
 def run(name: str, task: Task, place: Place) -> list[Path]:
@@ -55,9 +58,13 @@ def run(name: str, task: Task, place: Place) -> list[Path]:
         asked = {
             "size": place.size,
             "preset": place.preset or "",
-            "given": [what for what in FOLDERS if place.given(what)],
+            "given": [what for what in task.data if place.given(what)],
         }
-        if _asked(path) == asked:
+        known = _known(path)
+        if known.get("asked") == asked:
+            if known["commit"] != place.made.get("commit"):
+                which = f"{path} was measured by commit {known['commit']}"
+                print(f"{which}: delete it to measure it again", file=sys.stderr)
             continue
         began = time.monotonic()
         one = task.measure(place, seed)
@@ -67,11 +74,12 @@ def run(name: str, task: Task, place: Place) -> list[Path]:
     return found
 
 
-def _asked(path: Path) -> Any:
+def _known(path: Path) -> dict[str, Any]:
+    """What a file of records says about itself."""
     try:
-        return read_file(path).about[0].get("asked") if path.exists() else None
+        return read_file(path).about[0] if path.exists() else {}
     except IT3Error:  # a damaged file is measured again
-        return None
+        return {}
 
 
 def trained(place: Place, problem: Any, name: str = "experiment", *, vanilla: bool = True) -> Any:

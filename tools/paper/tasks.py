@@ -93,13 +93,13 @@ def _shapes(
 
 
 TASKS: dict[str, Task] = {
-    "tabular": Task(tabular, (3, 20, 20)),
-    "cifar": Task(cifar, (1, 3, 5)),
-    "imagenet": Task(imagenet, (1, 3, 3)),
-    "age": Task(age, (1, 3, 5)),
-    "roads": Task(roads, (1, 5, 5)),
-    "wings": Task(wings, (2, 10, 40)),
-    "cars": Task(cars, (1, 5, 5)),
+    "tabular": Task(tabular, (3, 20, 20), ("boston",)),
+    "cifar": Task(cifar, (1, 3, 5), ("cifar", "cifar-c", "weights")),
+    "imagenet": Task(imagenet, (1, 3, 3), ("imagenet", "imagenet-c")),
+    "age": Task(age, (1, 3, 5), ("faces",)),
+    "roads": Task(roads, (1, 5, 5), ("towns", "country")),
+    "wings": Task(wings, (2, 10, 40), ()),
+    "cars": Task(cars, (1, 5, 5), ("cars",)),
 }
 """By name, as the paper orders them."""
 

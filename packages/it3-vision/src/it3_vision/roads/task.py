@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from it3_core import Activations, DenseMap, IT3Error, Source, paper_it3
@@ -53,6 +54,7 @@ _ITERATIONS = (5, 15)  # of the paper's qualitative figure
 
 
 Wrap = Callable[[Predictor], Any]
+Compared = dict[str, Predictor | None]
 Measure = Callable[[Any, Any], Mapping[str, Tensor]]
 
 
@@ -331,33 +333,45 @@ def _pictures(
     yield types.Picture("boxes", drawn, section, "error by quartile of the MSE", caption)
     if (quartiles := outputs.by_quartile(found.rows)) is not None:
         yield types.Picture("quartiles", quartiles, section, "difference by quartile of the MSE")
-    pair, step = (network.model, network.adapter), network.paper_step()
-    source, rate = Source(*pair), step.lr
-    iterated: dict[str, Predictor | None] = {"before": source}
+    pair, rate = (network.model, network.adapter), network.paper_step().lr
+    iterated: Compared = {"before": Source(*pair)}
     for n in _ITERATIONS:
         iterated[f"after {n} iterations"] = paper_it3(*pair, steps=n, lr=rate)
-    methods = {"source": source, "TTT": ttt(network, 1), "ActMAD": actmad(network, 1)}
-    methods["IT³ (paper)"] = paper_it3(*pair, steps=step.steps, lr=rate)
     rows = {rank[round((n + 0.5) * len(scenes) / shown - 0.5)]: None for n in range(shown)}
     some = [scenes[row] for row in rows]
     for name, columns, what in (
         ("qualitative", iterated, f"The paper's IT³, learning rate {rate:g}"),
-        ("segmentation", methods, "Methods on the training's statistics"),
+        ("segmentation", compared_methods(network), "Methods on the training's statistics"),
     ):
-        made = {column: wrap(one) for column, one in columns.items() if one is not None}
-        predictions = []
-        for scene in some:
-            x = Ragged([_input(network, scene)])
-            maps = {column: method(x).prediction for column, method in made.items()}
-            predictions.append({column: one.rows[0].numpy() for column, one in maps.items()})
         yield types.Picture(
             name,
-            outputs.qualitative(some, predictions, slack),
+            segmented(network, some, columns, wrap, slack),
             section,
             "images, predictions and truth",
             f"{what}, each image alone. Below: correctness / completeness / quality, in per cent. "
             f"Grey: no data.",
         )
+
+
+def compared_methods(network: Network) -> Compared:
+    """The methods of the paper's road figures, by name."""
+    step, pair = network.paper_step(), (network.model, network.adapter)
+    found: Compared = {"source": Source(*pair), "TTT": ttt(network, 1)}
+    found["ActMAD"] = actmad(network, 1)
+    return found | {"IT³ (paper)": paper_it3(*pair, steps=step.steps, lr=step.lr)}
+
+
+def segmented(
+    network: Network, scenes: Sequence[Scene], methods: Compared, wrap: Wrap, slack: float = SLACK
+) -> Figure:
+    """Scenes, each method's map of them, and the truth; every scene is answered alone."""
+    made = {name: wrap(one) for name, one in methods.items() if one is not None}
+    predictions = []
+    for scene in scenes:
+        x = Ragged([_input(network, scene)])
+        maps = {name: method(x).prediction for name, method in made.items()}
+        predictions.append({name: one.rows[0].numpy() for name, one in maps.items()})
+    return outputs.qualitative(scenes, predictions, slack)
 
 
 def reader(experiment: Experiment, options: Predict) -> types.Reader:
