@@ -62,8 +62,8 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
         "or less; the signal enters at the head, its pass weighs 0.1 in the loss.",
         "Reynolds number 1e6, angle of attack 0 and the ranges of the NACA parameters are ours. A "
         "quarter of the samples given y, widths and kernels are from the authors' code.",
-        "`--size small`: 16 channels and every second node. The layers begin smaller by √25: without "
-        "that the first loss is 10⁴, and training ends at the training mean.",
+        "`--size small`: 16 channels and every second node. The layers begin smaller by √25: "
+        "without that the first loss is 10⁴, and training ends at the training mean.",
     ),
     "cars": (
         "128 parametric cars, solved on coarse meshes by OpenFOAM, where IT3_DATA has no "

@@ -484,7 +484,7 @@ def test_a_figure_of_what_was_measured_trains_nothing(
     assert main(["--list"]) == 0
 
 
-def test_a_seed_is_measured_once(tmp_path: Path) -> None:
+def test_a_seed_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[int] = []
 
     def measure(place: Place, seed: int) -> Measured:
@@ -494,16 +494,19 @@ def test_a_seed_is_measured_once(tmp_path: Path) -> None:
         return replace(task("tabular", seeds=1), about=[{**task("tabular").about[0], "seed": seed}])
 
     place = Place("quick", None, tmp_path, tmp_path, made={"commit": "abc"})
-    one = Task(measure, (2, 3, 4))
+    one = Task(measure, (2, 3, 4), ())
     assert [path.name for path in run("tabular", one, place)] == [
         "tabular-0.jsonl.xz",
         "tabular-1.jsonl.xz",
     ]
     run("tabular", one, replace(place, seeds=3))
     assert seen == [0, 1, 2]
-    run(
-        "tabular", one, replace(place, size="small", seeds=1)
-    )  # another size is another measurement
+    other = replace(place, size="small", seeds=1)  # another size is another measurement
+    run("tabular", one, other)
+    assert seen == [0, 1, 2, 0]
+    assert "measured by commit" not in capsys.readouterr().err
+    run("tabular", one, replace(other, made={"commit": "def"}))
+    assert "tabular-0.jsonl.xz was measured by commit abc: delete it" in capsys.readouterr().err
     assert seen == [0, 1, 2, 0]
     about = records.read(tmp_path)["tabular"].about
     assert [(a["seed"], a["commit"], a["asked"]["size"]) for a in about][1:] == [
