@@ -117,6 +117,7 @@ class _Same(nn.Conv2d):
         if over[0] % 2 or over[1] % 2:
             x = nnf.pad(x, (0, over[1] % 2, 0, over[0] % 2))
         half = (over[0] // 2, over[1] // 2)
+        x = x.contiguous(memory_format=torch.channels_last)  # half the time, on a CPU
         return nnf.conv2d(x, self.weight, None, self.stride, half, groups=self.groups)
 
 
