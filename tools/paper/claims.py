@@ -181,12 +181,12 @@ def _against(one: Measured, it3: str, baseline: str) -> Outcome:
 
 def _online(one: Measured, it3: str) -> Outcome:
     largest = max(set(one.sizes(ONLINE)) & set(one.sizes(it3)), key=lambda n: n or 0, default=None)
-    beyond, mine = one.shifted(), (ONLINE, largest)
-    found = contrast(beyond, mine, source_of(one))
+    shifted, mine = one.shifted(), (ONLINE, largest)
+    found = contrast(shifted, mine, source_of(one))
     notes = [] if found is None else [f"against source {found}"]
-    if (only := contrast(beyond, (numbers.SHIFTED, largest), (it3, largest))) is not None:
+    if (only := contrast(shifted, (numbers.SHIFTED, largest), (it3, largest))) is not None:
         notes.append(f"a stream of shifted inputs alone {only}")
-    return outcome(contrast(beyond, mine, (it3, largest)), *notes)
+    return outcome(contrast(shifted, mine, (it3, largest)), *notes)
 
 
 def _cost(one: Measured, it3: str) -> Outcome:
@@ -195,7 +195,8 @@ def _cost(one: Measured, it3: str) -> Outcome:
         return NOT_MEASURED
     most = numbers.COSTS[one.task][IT3]
     verdict: Verdict = "reproduced" if max(mine) <= _ROUNDED * most else "not shown"
-    return Outcome(span(mine), verdict, f"{steps_of(one)}ActMAD {span(actmad)}")
+    single = span(costs(one, f"{it3}, steps: 1"))
+    return Outcome(span(mine), verdict, f"{steps_of(one)}one step {single}; ActMAD {span(actmad)}")
 
 
 def costs(one: Measured, method: str) -> list[float]:

@@ -111,8 +111,8 @@ def _corrupted(
         some = test_set.sample(min(most, len(test_set)), 0)
         return Shifts(some, severities=severities, folder=folder)
 
-    experiment = trained(place, problem())
     first, every_severity = seed == 0, SEVERITIES if not quick else (1, 3, 5)
+    experiment = trained(place, problem(), vanilla=_with_baselines(place, seed))
     slow_severities = every_severity if every and not quick else (5,)
     most = place.of(32, 128 if every else 256, 5000)
     tested = shifts(most, every_severity if every and first else (5,))
@@ -148,6 +148,11 @@ def _corrupted(
     return finished(place, task, experiment, parts, scores=scores, **further)
 
 
+def _with_baselines(place: Place, seed: int) -> bool:
+    """Whether a seed has the networks without a signal too, which cost as much as its own."""
+    return seed == 0 or place.size == "full"
+
+
 def age(place: Place, seed: int) -> Measured:
     """UTKFace, trained on ages 20 to 60; drawn faces where it is not there."""
     from it3_vision.age.cli import FaceSettings, Train
@@ -161,13 +166,14 @@ def age(place: Place, seed: int) -> Measured:
     else:
         tars = sorted(given.glob("*.tar*")) if given.is_dir() else []
         faces = read_faces(tars[0] if tars else given).images
-        training = {"epochs": None if place.preset else place.of(0, 10, 60), "coral": True}
+        training = {"epochs": None if place.preset else place.of(0, 10, 60)}
+        training["coral"] = _with_baselines(place, seed)
         how: Any = {} if place.preset else {"pretrained": "efficientnet_lite0", "pixels": 112}
         network = FaceSettings(**how)
         data = f"UTKFace, {network.side} pixels"
     options: Any = {"out": place.folder / "experiment", "seed": seed, "network": network}
     problem = problem_of(faces, place.options(Train, **options, **training), {"data": data})
-    experiment = trained(place, problem)
+    experiment = trained(place, problem, vanilla=_with_baselines(place, seed))
     most, sizes = place.of(24, 10**6, 10**6), BATCHES["age"] if given else (4, 16)
     compared = replace(comparison_of(experiment, faces, sizes, most=most), memory=False)
     found = evaluated(place, experiment, compared)
@@ -197,7 +203,7 @@ def roads(place: Place, seed: int) -> Measured:
     sizes: tuple[int, ...] = (4, 8)
     how: dict[str, Any] = {}
     if place.size == "quick" or towns is None or country is None:
-        known, beyond = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
+        known, shifted = drawn_scenes("urban", 96, 128), drawn_scenes("rural", 8, 128, seed=500)
         training: dict[str, Any] = {"crop": 64, "epochs": 16, "lr": 2e-2, "size": "tiny"}
         data, how = "drawn towns and countryside", {"tile": 80}
     else:
@@ -205,7 +211,7 @@ def roads(place: Place, seed: int) -> Measured:
         known = open_roads(towns) if official else open_roads(towns, resolution=0.3)
         split = "test" if (country / "test").is_dir() else None
         metres = None if country.is_dir() else 1.0
-        beyond = open_roads(country, resolution=metres, split=split)
+        shifted = open_roads(country, resolution=metres, split=split)
         training = {} if place.preset else {"epochs": place.of(0, 40, 80)}
         how = {"further": place.of(0, 10, 40)}
         sizes, data = BATCHES["roads"], f"{towns.name} to {country.name}"
@@ -213,15 +219,16 @@ def roads(place: Place, seed: int) -> Measured:
             window, how = 192, how | {"tile": 112}
     training |= {"rotation": True, "steps": 3 if place.preset else 2}
     options = place.options(Train, out=place.folder / "experiment", seed=seed, **training)
-    experiment = trained(place, problem_of(known, options, {"data": data}))
-    images = images_of(beyond, options.at, window=window)
+    problem = problem_of(known, options, {"data": data})
+    experiment = trained(place, problem, vanilla=_with_baselines(place, seed))
+    images = images_of(shifted, options.at, window=window)
     test_set = replace(comparison(experiment, images, sizes, **how), memory=False)
     found = evaluated(place, experiment, test_set, ablation=(f"{IT3}, steps: 1", SHIFTED))
     if seed == 0:
         pairs = images_of(known, options.at, most=4).scenes, images.scenes[:4]
         write_figure(found.folder / "road-samples.png", _side_by_side(*pairs), dpi=100)
         if window is not None:  # one image as it is, beside the windows
-            whole = images_of(beyond, options.at, most=1).scenes[:1]
+            whole = images_of(shifted, options.at, most=1).scenes[:1]
             one = experiment.first
             drawn = segmented(one, whole, compared_methods(one), partial(Tiled, tile=TILE))
             write_figure(found.folder / "segmentation-whole.png", drawn, dpi=150)

@@ -108,9 +108,14 @@ def claims_table(claims: Sequence[Finding]) -> Table:
 
 
 def _notes(claims: Sequence[Finding]) -> Table:
-    lines = [[one.task, one.claim, one.source.note, one.batch.note if one.batch else ""]
-             for one in claims]  # fmt: skip
-    return [["task", "claim", "note", "on batch statistics"], *(x for x in lines if x[2] or x[3])]
+    lines = [["task", "claim", "note"]]
+    for one in claims:
+        notes = [one.source.note]
+        if one.batch is not None and one.batch.note:
+            notes.append(f"on batch statistics: {one.batch.note}")
+        if any(notes):
+            lines.append([one.task, one.claim, "; ".join(filter(None, notes))])
+    return lines
 
 
 def _item(
@@ -143,7 +148,8 @@ def _item(
             parts.append(_said(claim))
     if item.task:
         measured = "" if one is None else f"Measured: {_about(one)}. "
-        parts.append(f"{measured}The paper: {item.paper or SAYS[item.task]}.")
+        says = "" if item.is_gallery else f"The paper: {item.paper or SAYS[item.task]}."
+        parts += filter(None, [f"{measured}{says}".strip()])
         parts.append(f"Deviations: those of all tasks and of {item.task}, below.")
     return parts
 
@@ -165,11 +171,17 @@ def _about(one: Measured) -> str:
 
 
 def _files(found: Sequence[Measured]) -> Table:
-    keys = ["data", "network", "commit", "command", "machine", "minutes"]
-    every = [about for one in found for about in one.about]
-    names = [f"{about['task']}-{about['seed']}" for about in every]
-    lines = [[str(about.get(key, "")) for key in keys] for about in every]
-    return [["records", *keys], *([name, *line] for name, line in zip(names, lines, strict=True))]
+    """What made the records: a line for the seeds of one command at one commit."""
+    keys = ["data", "network", "commit", "command", "machine"]
+    seeds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for about in (about for one in found for about in one.about):
+        made = (about["task"], *(str(about.get(key, "")) for key in keys))
+        seeds.setdefault(made, []).append(about)
+    lines = [["task", *keys, "seeds", "minutes"]]
+    for made, some in seeds.items():
+        numbers = ", ".join(str(about["seed"]) for about in some)
+        lines.append([*made, numbers, f"{sum(about.get('minutes', 0) for about in some):.0f}"])
+    return lines
 
 
 def _as_html(part: Part) -> Any:

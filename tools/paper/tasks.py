@@ -40,7 +40,7 @@ def tabular(place: Place, seed: int) -> Measured:
 
 
 def wings(place: Place, seed: int) -> Measured:
-    """NACA profiles by XFoil, beyond a lift-to-drag ratio of 60."""
+    """NACA profiles by XFoil; those above a lift-to-drag ratio of 60 are shifted."""
     from it3_aero.wings.cli import Evaluate, Train
     from it3_aero.wings.generating import generate
     from it3_aero.wings.task import TASK
@@ -54,7 +54,7 @@ def wings(place: Place, seed: int) -> Measured:
 
 
 def cars(place: Place, seed: int) -> Measured:
-    """Cars by OpenFOAM, streamlined ones beyond: a user's meshes, or those of the package."""
+    """Cars by OpenFOAM, of a user's meshes or the package's; streamlined ones are shifted."""
     from it3_aero.cars.cli import Evaluate, Train
     from it3_aero.cars.dataset import SAMPLE, CarDataset
     from it3_aero.cars.generating import generate
