@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from it3_core.io.files import write_figure
-from paper.numbers import BATCHES, IT3, SHIFTED
+from paper.numbers import ACTMAD, BASELINES, BATCHES, IT3, ON_BATCH, SHIFTED, STATISTICS, VANILLA
 from paper.places import NotHereError, Place
 from paper.records import MAIN, STEM, Measured
 from paper.running import evaluated, finished, memory_of, trained
@@ -117,7 +117,9 @@ def _corrupted(
     most = place.of(32, 128 if every else 256, 5000)
     tested = shifts(most, every_severity if every and first else (5,))
     compared = replace(comparison_of(experiment, tested, sizes, slow=False), memory=False)
-    parts = {MAIN: evaluated(place, experiment, compared)}
+    alike = [IT3, ON_BATCH, STATISTICS, ACTMAD, f"{ACTMAD}, source statistics", VANILLA[0]]
+    named = [*alike, *BASELINES["imagenet"]] if every and not quick else None  # 76 sets of images
+    parts = {MAIN: evaluated(place, experiment, compared, only=named)}
     further: dict[str, Any] = {"images": most}
     scores = None
     if not quick or every:

@@ -23,7 +23,7 @@ _MOST_SEEN = 500  # training inputs whose idempotence errors are kept
 def tabular(place: Place, seed: int) -> Measured:
     """Boston Housing with features zeroed; Energy, which comes with the package, without it."""
     from it3_core.io.files import make_folder
-    from it3_tabular.protocol import evaluate_split
+    from it3_tabular.protocol import evaluate_split, read_paper_steps
     from it3_tabular.uci import UCI, load_energy, load_uci
 
     if (boston := place.given("boston")) is not None:
@@ -36,6 +36,8 @@ def tabular(place: Place, seed: int) -> Measured:
     records = evaluate_split(data, split, make_folder(place.folder))
     about: dict[str, Any] = {"task": "tabular", "seed": seed, "same": True, "unit": "MAE"}
     about |= {"data": data.name, "network": "multi-layer perceptron", "split": split}
+    if split in (steps := read_paper_steps(place.folder, data.name)):
+        about["paper"] = {kind: steps[split][kind] for kind in ("source", "online")}
     return measured(about, {MAIN: records})
 
 

@@ -188,6 +188,8 @@ def test_what_is_frozen_keeps_its_weights_and_statistics(tmp_path: Path) -> None
     moved = {n for n, v in network.model.state_dict().items() if not torch.equal(v, first[n])}
     assert {"model.3.weight", "model.4.running_mean", "model.6.bias", "embed.weight"} <= moved
     assert not [name for name in moved if name.split(".")[1] in "012"]
+    still = {n for n, p in network.model.named_parameters() if not p.requires_grad}
+    assert still == {n for n, _ in network.model.named_parameters() if n.split(".")[1] in "012"}
     other = replace(plain, data=data, recipe=replace(recipe, freeze_until=None))
     with pytest.raises(IT3Error, match=r"recipe\.freeze_until was 3 and is None"):
         train(other, tmp_path, progress=False)

@@ -276,6 +276,7 @@ def evaluate(
         bar.show(done, f"{each.name}, split {number}")
         folder.reserve(f"{each.name}.jsonl")
         folder.reserve(f"{each.name}-trust.jsonl")
+        folder.reserve(f"{each.name}-paper.jsonl")
         evaluate_split(each, number, out, max_iter=epochs)
     bar.close()
     command = f"it3-tabular evaluate --sets {','.join(names)} --splits {splits} --out {out.name}"

@@ -93,7 +93,8 @@ def _measure(data: UCI, number: int, folder: Path, settings: dict[str, Any]) -> 
                torch.as_tensor(y_test))
         for name, level in LEVELS.items()
     }  # fmt: skip
-    single, batched = _methods(model, vanilla, x, y, number)
+    steps = _paper_steps(model, x, number)
+    single, batched = _methods(model, vanilla, x, y, number, steps)
     common: dict[str, Any] = {"seed": number, "path": folder / f"{data.name}.jsonl"}
     common |= {"levels": levels, "error": model.adapter_.error}
     common |= {"progress": False}
@@ -105,6 +106,7 @@ def _measure(data: UCI, number: int, folder: Path, settings: dict[str, Any]) -> 
     common |= {"batch_sizes": [_STREAM_SIZE], "once": ["source"], "streams": streams}
     evaluate(larger, **common)
     lines = [{"seed": number, **line} for line in _assess_scores(model, x, y, levels)]
+    append_lines(folder / f"{data.name}-paper.jsonl", [{"seed": number, **steps}])
     append_lines(folder / f"{data.name}-trust.jsonl", lines)
 
 
@@ -153,7 +155,12 @@ def _network_like(
 
 
 def _methods(
-    model: IT3Regressor, vanilla: Conditioned, x: Floats, y: Floats, seed: int
+    model: IT3Regressor,
+    vanilla: Conditioned,
+    x: Floats,
+    y: Floats,
+    seed: int,
+    steps: dict[str, dict[str, Any]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Those that predict each row by itself, and those that depend on the batch."""
     network, adapter = model.network_, model.adapter_
@@ -173,7 +180,7 @@ def _methods(
         "gaps known: vanilla, imputed": _On("imputed", Source(vanilla, adapter)),
         "gaps known: boosting": _On("with gaps", boosting),
     }
-    paper, online = _paper_steps(model, x, seed)
+    paper, online = steps["source"], steps["online"]
     batched = {
         "IT³ (paper)": _On("zeroed", paper_it3(network, adapter, **paper)),
         "IT³ (paper, gradient stopped)": _On(
@@ -187,7 +194,7 @@ def _methods(
     return single, batched
 
 
-def _paper_steps(model: IT3Regressor, x: Floats, seed: int) -> tuple[dict[str, Any], ...]:
+def _paper_steps(model: IT3Regressor, x: Floats, seed: int) -> dict[str, dict[str, Any]]:
     """Steps and rates of the paper's IT³, offline and online: by validation rows, no label used."""
     generator, _ = seeded(model.random_state)
     rows = split_rows(np.zeros(len(x)), model.validation_fraction, generator)[1]
@@ -197,11 +204,11 @@ def _paper_steps(model: IT3Regressor, x: Floats, seed: int) -> tuple[dict[str, A
     ]
     clean, *shifted = (list(batches(view, _STREAM_SIZE)) for view in views)
     parts = [part for level in shifted for part in level]
-    found = (
-        choose_step(model.network_, model.adapter_, parts),
-        choose_step(model.network_, model.adapter_, [*clean, *parts], online=True),
-    )
-    return tuple({"steps": one.steps, "lr": one.lr} for one in found)
+    found = {
+        "source": choose_step(model.network_, model.adapter_, parts),
+        "online": choose_step(model.network_, model.adapter_, [*clean, *parts], online=True),
+    }
+    return {kind: {"steps": one.steps, "lr": one.lr} for kind, one in found.items()}
 
 
 def _best_gradient_step(model: IT3Regressor) -> Candidate:
@@ -251,6 +258,21 @@ def _mahalanobis(model: IT3Regressor, x: Tensor) -> Tensor:
 def _hidden(model: IT3Regressor) -> Sequence[str]:
     """The layers whose outputs ActMAD aligns: every hidden layer's, after its ReLU."""
     return [f"model.{2 * index + 1}" for index in range(len(tuple(model.hidden_layer_sizes)))]
+
+
+class PaperLine(TypedDict):
+    """The paper's steps and rates that were chosen for a split's network."""
+
+    seed: int
+    source: dict[str, float]
+    online: dict[str, float]
+
+
+def read_paper_steps(folder: Path, name: str) -> dict[int, PaperLine]:
+    """By split; those measured before they were kept are missing."""
+    path = folder / f"{name}-paper.jsonl"
+    mend(path)
+    return {line["seed"]: line for line in read_lines(path, PaperLine)} if path.exists() else {}
 
 
 class TrustLine(TypedDict):

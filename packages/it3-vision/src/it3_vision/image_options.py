@@ -177,8 +177,8 @@ class ImageTrain(verbs.TrainOptions):
     where weights are given, unless they are an experiment's, which brings its own; pretrained
     networks bring theirs (tensorflow is 127 and 128 of 255)."""
     freeze_until: str | None = None
-    """Train nothing before this stage, which saves its backward pass; best at or below the stage
-    where the signal enters."""
+    """Train and adapt nothing before this stage, which saves its backward pass; best at or below
+    the stage where the signal enters."""
     bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
     """Multiply in bfloat16, if the CPU can; by default on a GPU only."""
     tuned: Tuned = "16:1024"

@@ -28,6 +28,7 @@ from it3_core.io.tensors import save
 from it3_core.io.typed import as_kind, read_json
 from it3_core.methods.paper import PaperStep
 from it3_core.model.adapters import Adapter, adapter_from
+from it3_core.training.frozen import freeze
 from it3_core.training.resume import History
 from it3_core.trust.calibration import Trust
 from it3_core.trust.candidates import Tuning
@@ -168,9 +169,10 @@ def load(folder: FilePath, task: str, restore: Restore, device: str = "cpu") -> 
         raise IT3Error(f"the training in {folder} is not finished: start it again to go on")
     device = device_for(device)
     found = [_read_network(folder, seed, restore) for seed in seeds]
+    still = marker.settings.get("recipe", {}).get("freeze_until")
     for network, _ in found:
         for model in filter(None, (network.model, network.vanilla, *network.baselines.values())):
-            model.to(device)
+            freeze(model.to(device), still)
     first, provenance = found[0]
     return Experiment(folder, [network for network, _ in found], first.settings, provenance)
 

@@ -48,7 +48,7 @@ from it3_core.methods.source import Source
 from it3_core.model.adapters import Adapter
 from it3_core.training.data import cut
 from it3_core.training.fit import Loss, fit
-from it3_core.training.frozen import layers_before
+from it3_core.training.frozen import freeze, layers_before
 from it3_core.training.resume import History
 from it3_core.trust.calibration import Trust
 from it3_core.trust.candidates import Candidate, Tuning, default_candidates
@@ -209,6 +209,7 @@ def _network(
     """What is measured, chosen and kept once the weights are there, in this order."""
     adapter, (x, y) = data.adapter, data.plain(data.validation)
     model.eval()
+    freeze(model, problem.recipe.freeze_until)
     statistics = {} if problem.statistics is None else problem.statistics(model, data)
     tunings: dict[int, Tuning] = {}
     largest: Trial | None = None

@@ -28,6 +28,12 @@ def layers_before(model: nn.Module, layer: str | None) -> list[nn.Module]:
     return found
 
 
+def freeze(model: nn.Module, layer: str | None) -> None:
+    """What training left as it was, adaptation leaves too: these parameters take no gradient."""
+    for one in layers_before(model, layer):
+        one.requires_grad_(False)
+
+
 @contextmanager
 def frozen(layers: Sequence[nn.Module]) -> Iterator[None]:
     """These layers get no gradient, so that autograd keeps nothing of a pass through them."""
