@@ -139,11 +139,8 @@ def copies(f: Conditioned) -> float:
 
 def anchor() -> Section:
     """Equation (5) against (6): what goes wrong without F."""
-    through: dict[str, list[float]] = {"before": [], "(5)": [], "(6)": []}
+    found: dict[str, dict[str, list[float]]] = {}
     alone: list[float] = []
-    second: dict[str, list[float]] = {"before": [], "(5)": [], "(6)": []}
-    left: dict[str, list[float]] = {"before": [], "(5)": [], "(6)": []}
-    first: dict[str, list[float]] = {"before": [], "(5)": [], "(6)": []}
     for seed in SEEDS:
         model = trained(seed)
         alone.append(copies(confirming(model)))
@@ -151,14 +148,13 @@ def anchor() -> Section:
         y = truth(OUTSIDE)
         for name, f in networks.items():
             y0, y1 = gap(f, OUTSIDE)
-            through[name].append(copies(f))
-            first[name].append(float((y0 - y).abs().mean()))
-            # With an anchor, the second pass is F's.
-            y1 = gap(model, OUTSIDE)[1] if name == "(6)" else y1
-            second[name].append(float((y1 - y).abs().mean()))
-            other = model if name == "(6)" else f
-            with torch.no_grad():
-                left[name].append(float((other(OUTSIDE, ADAPTER.encode(y0)) - y0).abs().mean()))
+            if name == "(6)":  # with an anchor, the second pass is F's
+                y1 = second_pass(model, ADAPTER, OUTSIDE, y0).detach()
+            told = {"through": copies(f), "left": float((y1 - y0).abs().mean())}
+            told |= {"first": float((y0 - y).abs().mean()), "second": float((y1 - y).abs().mean())}
+            for what, value in told.items():
+                found.setdefault(what, {}).setdefault(name, []).append(value)
+    first, second, through, left = (found[k] for k in ("first", "second", "through", "left"))
     figure, axes = plain_axes(6.0, 3.2)
     for errors, colour, words in ((first, "#5b2a9d", "first"), (second, "#c2410c", "second")):
         places = [place for place, values in enumerate(errors.values()) for _ in values]

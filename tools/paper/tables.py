@@ -153,7 +153,7 @@ def networks(found: Sequence[Measured]) -> Table:
               "trained without a signal", "under shift", "the paper's step"]]  # fmt: skip
     for one in found:
         steps = [about.get("paper", {}).get("source") for about in one.about]
-        chosen = dict.fromkeys(f"{step['steps']} × {step['lr']:.0e}" for step in steps if step)
+        chosen = dict.fromkeys(f"{step['steps']:g} × {step['lr']:.0e}" for step in steps if step)
         for part, name in ((MAIN, "{}"), (STEM, "{}, signal at the input layer")):
             some = one.part(part)
             errors = [_errors(records, method) for method in (SOURCE, VANILLA[0])
