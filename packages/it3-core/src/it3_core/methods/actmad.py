@@ -39,8 +39,8 @@ class Activations:
             rows += size
             with fast.session() as run, torch.no_grad():
                 run(x, adapter.neutral(x))
-                seen = [output.double() for output in run.seen]
-            for index, output in enumerate(seen):
+                seen = [(output, *_moments(output)) for output in run.seen]
+            for index, (output, mean, spread) in enumerate(seen):
                 count, total = counts[index], counts[index] + len(output)
                 if count and output.shape[1:] != means[index].shape:
                     raise IT3Error(
@@ -48,10 +48,10 @@ class Activations:
                         f"them location by location, so resize the inputs or name another layer"
                     )
                 # Chan's merge of two sets of moments: stable, and blind to the order of batches.
-                delta = output.mean(0) - means[index]
+                delta = mean.double() - means[index]
                 means[index] = means[index] + delta * (len(output) / total)
-                spread = output.var(0, correction=0) * len(output)
-                squares[index] = squares[index] + spread + delta**2 * (count * len(output) / total)
+                apart = delta**2 * (count * len(output) / total)
+                squares[index] = squares[index] + spread.double() * len(output) + apart
                 counts[index] = total
         if rows < 2:
             raise IT3Error("ActMAD needs the activations of at least two training instances")
@@ -152,8 +152,14 @@ class ActMAD:
                     f"layer {layer!r} returns {tuple(output.shape[1:])}, but returned "
                     f"{tuple(mean.shape)} on the training data: give inputs of the same size"
                 )
-            total = total + (output.mean(0) - mean.to(output)).abs().mean()
+            own, spread = _moments(output)
+            total = total + (own - mean.to(output)).abs().mean()
             if len(output) > 1:
-                spread = output.var(0, correction=0)
                 total = total + (spread - variance.to(output)).abs().mean()
         return total
+
+
+def _moments(output: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance over the first dimension; var(), with its gradient, takes far longer."""
+    mean = output.mean(0)
+    return mean, (output - mean).square().mean(0)
