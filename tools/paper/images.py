@@ -18,6 +18,8 @@ _DRAWN = "drawn characters"
 SEVERITIES = (1, 2, 3, 4, 5)
 _POINTS = 1024  # images of each corrupted set in the figure of accuracy against idempotence error
 _MEMORY_BATCH = 128
+_COMPARED = (IT3, ON_BATCH, STATISTICS, ACTMAD, f"{ACTMAD}, source statistics", VANILLA[0])
+"""Where there are many images to answer by a large network: what the paper's figures have."""
 
 
 def cifar(place: Place, seed: int) -> Measured:
@@ -117,9 +119,8 @@ def _corrupted(
     most = place.of(32, 128 if every else 256, 5000)
     tested = shifts(most, every_severity if every and first else (5,))
     compared = replace(comparison_of(experiment, tested, sizes, slow=False), memory=False)
-    alike = [IT3, ON_BATCH, STATISTICS, ACTMAD, f"{ACTMAD}, source statistics", VANILLA[0]]
-    named = [*alike, *BASELINES["imagenet"]] if every and not quick else None  # 76 sets of images
-    parts = {MAIN: evaluated(place, experiment, compared, only=named)}
+    only = [*_COMPARED, *BASELINES["imagenet"]] if every and not quick else None
+    parts = {MAIN: evaluated(place, experiment, compared, only=only)}
     further: dict[str, Any] = {"images": most}
     scores = None
     if not quick or every:
@@ -129,8 +130,8 @@ def _corrupted(
     if first:
         few = shifts(place.of(8, 32 if every else 64, 10**6), slow_severities)
         fewer = comparison_of(experiment, few, sizes[-1:])
-        only = [IT3, "MEMO", "TTT"]
-        parts["slow"] = evaluated(place, experiment, fewer, "slow", only=only, bare=True)
+        slow = (IT3, "MEMO", "TTT")
+        parts["slow"] = evaluated(place, experiment, fewer, "slow", only=slow, bare=True)
         if every:
             batch = shifts(place.of(64, _MEMORY_BATCH, _MEMORY_BATCH), (5,))
             again = comparison_of(experiment, batch, (_MEMORY_BATCH,))
@@ -138,7 +139,7 @@ def _corrupted(
         if own:
             turned = trained(place, problem("rotation", rotation=True), "rotation", vanilla=False)
             lines = comparison_of(turned, few, sizes[-1:])
-            parts["rotation"] = evaluated(place, turned, lines, "rotated", only=only, bare=True)
+            parts["rotation"] = evaluated(place, turned, lines, "rotated", only=slow, bare=True)
     if seed == 1 and network.name == "resnet56":  # TTT's network is the first seed's
         early = replace(network, layer="conv1")
         turned = trained(place, problem(STEM, network=early), STEM, vanilla=False)
@@ -178,7 +179,8 @@ def age(place: Place, seed: int) -> Measured:
     experiment = trained(place, problem, vanilla=_with_baselines(place, seed))
     most, sizes = place.of(24, 10**6, 10**6), BATCHES["age"] if given else (4, 16)
     compared = replace(comparison_of(experiment, faces, sizes, most=most), memory=False)
-    found = evaluated(place, experiment, compared)
+    only = (*_COMPARED, "CORAL") if given else None
+    found = evaluated(place, experiment, compared, only=only)
     used = f"{network.pretrained or 'ResNet'}, {network.width}"
     about: dict[str, Any] = {"same": False, "unit": "MAE in years", "data": data, "network": used}
     return finished(place, "age", experiment, {MAIN: found}, **about)
