@@ -35,8 +35,9 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
     "imagenet": (
         "tiny-imagenet-50, fifty classes, where IT3_DATA has no imagenet.",
         "Without `--preset paper`: an EfficientNet-Lite0 with ImageNet's weights in place of a "
-        "ResNet-18 from scratch. Tiny-ImageNet comes from ImageNet: these weights may have seen "
-        "its test images.",
+        "ResNet-18 from scratch, at 128 pixels; layers before stage6 are neither trained nor "
+        "adapted (Tent and ETA: their norms are). Tiny-ImageNet comes from ImageNet: these weights "
+        "may have seen its test images.",
         "128 images of each corrupted set, MEMO on 32; severities 1 to 4 of one seed, 5 of three; "
         "1,024 images of each for the correlation.",
         "Memory counts torch's own allocations on the CPU, exactly; the paper has the memory that "
