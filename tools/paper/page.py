@@ -93,6 +93,8 @@ def _sections(
     deviations = [[task, one] for task, some in DEVIATIONS.items() for one in some]
     sections.append(("Deviations from the paper", [[["task", "deviation"], *deviations]]))
     sections.append(("Units", list(UNITS)))
+    if (changed := page.parent / page.stem / "changed.md").is_file():  # written by hand
+        sections.append(("What changed since 0.1", [changed.read_text(encoding="utf-8").strip()]))
     sections.append(("Records", [_files(ordered)]))
     return sections
 

@@ -138,6 +138,15 @@ def test_mesh_layer_equals_gmmconv(cars: Any, dtype: torch.dtype, close: float) 
     same(got, conv(x, cars.edge_index, pseudo), layer, conv, x, close)
 
 
+def test_a_narrow_gaussian_of_a_mesh_is_right_in_single_precision() -> None:
+    torch.manual_seed(0)
+    edges, sigma = torch.rand(100, 3), torch.full((100, 3), 1e-5)
+    centres = edges + 1e-5 * torch.randn(100, 3)
+    found = gmm.mesh_weights(edges, centres, sigma)
+    wanted = gmm.mesh_weights(edges.double(), centres.double(), sigma.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-6)
+
+
 def stack(trunk: Any, x: Tensor, graph: Any, dim: int) -> Tensor:
     x = nnf.elu(trunk.encode(x))
     for layer in trunk.layers:

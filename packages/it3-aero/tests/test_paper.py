@@ -97,8 +97,7 @@ def test_the_preset_is_the_protocol_and_the_size_the_network(task: Any) -> None:
         Train(out=Path("x"), preset="paper", size="full"), task.OURS, task.PAPER
     )
     assert paper.network == replace(full, entrance="nodes", damped=True)
-    assert (paper.second_weight, paper.top) == (1.0, 0.05)
-    assert paper.clip == (None if task is wings else 1.0)
+    assert (paper.second_weight, paper.top, paper.clip) == (1.0, 0.05, None)
     assert paper.network.layers == (25 if task is wings else 35)
     wanted = (20, 1e-3, "step", 128) if task is wings else (100, 1e-3, "constant", 4)
     assert (paper.epochs, paper.lr, paper.schedule, paper.batch_size) == wanted
