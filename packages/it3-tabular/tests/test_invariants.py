@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PowerTransformer
 
 from it3_core import IT3, IT3Error
+from it3_core.batching import batches
 from it3_tabular import IT3Classifier, IT3Regressor, load
 from it3_tabular.fitting import Preprocessing, split_rows
-from it3_tabular.protocol import _best_gradient_step
+from it3_tabular.protocol import _best_gradient_step, _methods
+from reference import reference
 
 
 def test_the_same_random_state_gives_the_same_predictions(energy) -> None:
@@ -52,6 +55,25 @@ def test_batches_are_consecutive_rows(regressor, energy, adapt) -> None:
     same = np.allclose(whole, parts, rtol=1e-9)
     assert same == (adapt == "batch")  # a stream goes on, and starts anew with each call
     assert np.array_equal(whole, model.predict(x))
+
+
+@pytest.mark.parametrize("name", ["IT³ (paper)", "online IT³ (paper)"])
+def test_the_papers_rows_equal_the_algorithm_as_the_paper_tells_it(regressor, energy, name) -> None:
+    x, y = energy
+    network, adapter, step = regressor.network_, regressor.adapter_, {"steps": 2, "lr": 1e-3}
+    chosen = {"source": step, "online": step}
+    row = _methods(regressor, network, x[:40], y[:40], 0, chosen)[1][name]
+    rows = regressor.preprocessing_(x[:40] + 0.5)
+    assert rows.dtype == torch.float64
+    stream = list(batches(rows, 8))
+    wanted = reference(
+        network, adapter.neutral, adapter.encode, lambda gap: gap.abs().sum(1) / adapter.std[0],
+        stream, **step, online="online" in name,
+    )  # fmt: skip
+    for part, answer in zip(stream, wanted, strict=True):
+        found = row({"zeroed": part})
+        torch.testing.assert_close(found.prediction, answer, rtol=0, atol=1e-6)
+        assert not torch.allclose(answer, found.initial, atol=1e-3)
 
 
 def test_imputation_matches_the_textbook_formula() -> None:
