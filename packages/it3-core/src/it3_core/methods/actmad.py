@@ -90,7 +90,7 @@ class ActMAD:
     region: y1 has no part in this method.
 
     Args:
-        model: a conditioned network, called as `model(x, signal)`.
+        model: any network, called as `model(x)`; as `model(x, signal)` where it takes a signal.
         adapter: what kind of answer it gives.
         activations: the training data's, from `Activations.collect`.
         steps, lr, optimizer, parameters, norm: as for `IT3`.

@@ -55,6 +55,7 @@ class AnswerStep:
         if not math.isfinite(self.alpha):
             raise IT3Error(f"alpha must be a finite number, not {self.alpha}")
         self._functional = FunctionalModel(self.model, norm=self.norm)
+        self._functional.require_signal("AnswerStep")
 
     def __call__(self, x: Any) -> Adaptation:
         x, _ = prepared(x, self._functional)

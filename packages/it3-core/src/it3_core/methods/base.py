@@ -107,6 +107,7 @@ def idempotence_error(
     fast: FunctionalModel, adapter: Adapter, x: Any, answer: Tensor, weights: Weights | None = None
 ) -> Tensor:
     """‖F(x, answer) − answer‖ per instance, F being the network with its own or these weights."""
+    fast.require_signal("the idempotence error")
     with fast.session() as run, torch.no_grad():
         return adapter.distance(run(x, adapter.encode(answer), weights), answer)
 

@@ -24,17 +24,15 @@ class BatchStatistics:
     A network without batch norm is answered for as it is, with a warning when this is made.
 
     Args:
-        model: a conditioned network, called as `model(x, signal)`.
+        model: any network, called as `model(x)`; as `model(x, signal)` where it takes a signal.
         adapter: what kind of answer it gives.
         prior: N; the fraction of a batch of n is then n / (N + n).
 
     Example:
         >>> import torch
-        >>> from it3_core import BatchStatistics, Classification, condition
+        >>> from it3_core import BatchStatistics, Classification
         >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
-        >>> adapter = Classification(3)
-        >>> method = BatchStatistics(condition(net, adapter, layer="0"), adapter)
-        >>> method(torch.randn(8, 4)).prediction.shape
+        >>> BatchStatistics(net, Classification(3))(torch.randn(8, 4)).prediction.shape
         torch.Size([8, 3])
     """
 

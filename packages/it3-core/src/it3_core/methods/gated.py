@@ -53,7 +53,7 @@ class StatisticsShift:
     error does; of single instances it says little.
 
     Args:
-        model: a conditioned network with batch norms, called as `model(x, signal)`.
+        model: any network with batch norms, with a signal or without.
         adapter: what kind of answer it gives.
 
     Example:

@@ -83,6 +83,7 @@ class IT3:
         if self.anchor not in ("frozen", "none"):
             raise IT3Error(f'anchor is "frozen" or "none", not {self.anchor!r}')
         self._functional = FunctionalModel(self.model, self.parameters, self.norm)
+        self._functional.require_signal("IT3")
         self._loops = False  # per instance, one by one: the network can't be mapped over rows
 
     def __call__(self, x: Any) -> Adaptation:

@@ -21,7 +21,7 @@ class Source:
     """Answers y0 = f(x, neutral), with no adaptation.
 
     Args:
-        model: a conditioned network, called as `model(x, signal)`.
+        model: any network, called as `model(x)`; as `model(x, signal)` where it takes a signal.
         adapter: what kind of answer it gives.
         norm: whose statistics batch norms use. `"source"` is the plain network; `"batch"`, or
             the batch's fraction from 0 to 1, is adaptation by batch statistics alone.

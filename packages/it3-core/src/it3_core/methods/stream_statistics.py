@@ -34,7 +34,7 @@ class StreamStatistics:
     after the other.
 
     Args:
-        model: a conditioned network with batch norms, called as `model(x, signal)`.
+        model: any network with batch norms, with a signal or without.
         adapter: what kind of answer it gives.
         gate: `Gate.fit(…, of="statistics")`: which statistics have shifted.
         prior: how many instances the training data count as.

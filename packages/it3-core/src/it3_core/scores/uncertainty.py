@@ -1,8 +1,9 @@
 """Uncertainty scores beside the idempotence error: how unusual is an input?
 
 Each is a callable from a batch to one score per instance, larger for what is less like the training
-data, and each is of the first answer f(x, neutral). Passes over the network: entropy and
-Mahalanobis distance 1, the idempotence error 2, an ensemble as many as networks.
+data, and each is of the first answer: f(x, neutral), or f(x) of a network without a signal. Passes
+over the network: entropy and Mahalanobis distance 1, the idempotence error 2, an ensemble as many
+as networks.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Mahalanobis:
     places first.
 
     Args:
-        model: the conditioned and trained network.
+        model: the trained network, with a signal or without.
         adapter: what kind of answer it gives.
         layer: the layer's name, such as the last but one; `condition()` and `widen()` put `model.`
             before a network's own names.
