@@ -26,7 +26,8 @@ from it3_core.methods.base import idempotence_error
 from it3_core.methods.it3 import IT3
 from it3_core.methods.online_it3 import OnlineIT3
 from it3_core.methods.source import Source
-from it3_core.model.adapters import Adapter, Classification, DenseMap
+from it3_core.model.adapters import Adapter
+from it3_core.model.classes import Classification, DenseMap
 
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 """Learning rates that `choose_step` tries, half a decade apart."""

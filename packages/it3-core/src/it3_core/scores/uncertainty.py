@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.errors import IT3Error
-from it3_core.model.adapters import Adapter, Regression
+from it3_core.model.adapters import Adapter
 from it3_core.model.losses import first_pass
 
 Score = Callable[[Any], Tensor]
@@ -35,18 +35,16 @@ class Entropy:
     """Of the probabilities in the first answer, in nats; of a map, the mean over its pixels."""
 
     def __init__(self, model: nn.Module, adapter: Adapter) -> None:
-        if isinstance(adapter, Regression):
-            raise IT3Error("a regression answers with no probabilities, so it has no entropy")
+        if not hasattr(adapter, "log_probabilities"):
+            raise IT3Error(f"{type(adapter).__name__} has no probabilities, so it has no entropy")
         self.adapter = adapter
         self._functional = FunctionalModel(model)
 
     def __call__(self, x: Any) -> Tensor:
-        signal = self.adapter.encode(_first_answer(self._functional, self.adapter, x))
-        p = signal[:, :-1]  # without the indicator
-        if p.shape[1] == 1:
-            p = torch.cat([p, 1 - p], 1)
-        surprise: Tensor = torch.special.entr(p).sum(1)
-        return surprise.view(len(p), -1).mean(1)
+        answer = _first_answer(self._functional, self.adapter, x)
+        log_p: Tensor = self.adapter.log_probabilities(answer)
+        surprise: Tensor = torch.special.entr(log_p.exp()).sum(1)
+        return surprise.view(len(log_p), -1).mean(1)
 
 
 class Mahalanobis:
