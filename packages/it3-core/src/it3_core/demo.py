@@ -52,7 +52,7 @@ def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> s
     tuning = tune(
         model,
         adapter,
-        *validation,
+        validation,
         shifts={"noise": lambda inputs: inputs + noise},
         extrapolation=ExtrapolationSplit(without_end, x[outside], y[outside]),
         progress=progress,

@@ -8,16 +8,18 @@ as networks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from it3_core.batching import Data, labelled
 from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.errors import IT3Error
 from it3_core.model.adapters import Adapter
+from it3_core.model.classes import Classification
 from it3_core.model.losses import first_pass
 
 Score = Callable[[Any], Tensor]
@@ -77,26 +79,25 @@ class Mahalanobis:
         cls,
         model: nn.Module,
         adapter: Adapter,
-        inputs: Iterable[Any],
+        data: Data,
         layer: str,
-        *,
-        labels: Tensor | None = None,
     ) -> Mahalanobis:
-        """Learns from batches of training inputs, with a class for each instance, or one mean.
+        """Learns from training data: a mean for each class of a `Classification`'s labels, or one.
 
         The covariance is shrunk towards the same spread in all directions by Ledoit and Wolf's
         fraction, which grows where there are few instances for many channels.
         """
         empty = torch.empty(0)
         found = cls(model, adapter, layer, empty, empty)
-        features = torch.cat([found.features(batch) for batch in inputs])
-        if len(features) < 2:
+        seen, labels = [empty], []
+        for x, y in labelled(data):
+            seen.append(found.features(x))
+            by_class = isinstance(adapter, Classification) and y is not None
+            labels.append(y.cpu() if by_class else torch.zeros(len(seen[-1]), dtype=torch.long))
+        if sum(map(len, seen)) < 2:
             raise IT3Error("a Mahalanobis distance needs at least two training instances")
-        if labels is None:
-            labels = torch.zeros(len(features), dtype=torch.long)
-        if len(labels) != len(features):
-            raise IT3Error(f"there are {len(features)} inputs but {len(labels)} labels")
-        classes, rows = torch.unique(labels.cpu(), return_inverse=True)
+        features = torch.cat(seen[1:])
+        classes, rows = torch.unique(torch.cat(labels), return_inverse=True)
         means = torch.stack([features[rows == number].mean(0) for number in range(len(classes))])
         covariance = _shrunk(features - means[rows])
         return cls(model, adapter, layer, means, torch.linalg.pinv(covariance, hermitian=True))
