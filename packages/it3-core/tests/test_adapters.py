@@ -46,7 +46,7 @@ TABLE: list[tuple[Adapter, Tensor, tuple[int, ...], Tensor]] = [
     (Classification(3, ignore_index=7), VECTORS, (4, 3), torch.tensor([0, 2, 7, 1])),
     (NodeClassification(2), VECTORS, (4, 2), CLASSES),
     (Binary(weights=[1, 5]), VECTORS, (4,), CLASSES),
-    (Binary("kl", ignore_index=9), VECTORS, (4, 1), CLASSES),
+    (Binary(distance="kl", ignore_index=9), VECTORS, (4, 1), CLASSES),
     (MultiLabel(3, weights=[1, 4]), VECTORS, (4, 3), torch.tensor([[0, 1, -1]] * 4)),
     (Tokens(2), IDS, (4, 3, 2), torch.tensor([[0, 1, -100]] * 4)),
     (DenseMap(), IMAGES, (4, 1, 2, 2), torch.ones(4, 2, 2).long()),
@@ -88,7 +88,7 @@ def test_losses_are_those_of_torch() -> None:
     found = Classification(3, weights=weights.tolist()).loss(Z, label)
     torch.testing.assert_close(found, nnf.cross_entropy(Z, label, weights, reduction="none"))
     unknown = torch.tensor([2, -100])
-    for adapter in (Classification(3, ignore_index=-100), NodeClassification(3, "l1", None, -100)):
+    for adapter in (Classification(3, ignore_index=-100), NodeClassification(3, ignore_index=-100)):
         wanted = nnf.cross_entropy(Z, unknown, ignore_index=-100, reduction="none")
         torch.testing.assert_close(adapter.loss(Z, unknown), wanted)
         assert torch.equal(adapter.encode(unknown)[1], adapter.neutral(Z)[1])
@@ -175,7 +175,7 @@ def test_an_adapter_of_your_own_is_loaded(tmp_path: Path) -> None:
         (lambda: Quantiles.fit(torch.zeros(4, 2)), "one number an instance, not of 2"),
         (lambda: Quantiles().loss(torch.zeros(4, 2), torch.zeros(4)), "don't fit"),
         (lambda: Classification(3, weights=[1, 2]), "3 numbers from 0 up"),
-        (lambda: MultiLabel(0), "at least 1 label"),
+        (lambda: MultiLabel(0), "at least 1 classes"),
         (lambda: Tokens(3).encode(torch.zeros(2, 3)), "logits of shape"),
         (lambda: Tokens(3).encode(torch.zeros(2).long()), "no dimension for the classes"),
         (lambda: Binary().encode(torch.zeros(2, 2)), r"logits of shape \(batch, 1\)"),

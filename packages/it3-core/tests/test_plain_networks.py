@@ -85,6 +85,23 @@ SCORES: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
+SETTINGS = {
+    "Source": "norm='source'",
+    "BatchStatistics": "prior=16",
+    "Tent": "online=True, steps=1, lr=0.1, optimizer='Adam', norm='batch'",
+    "ETA": "fisher=None, fisher_weight=2000.0, sure=1.0, new=0.4, decay=0.9, online=True, steps=1, "
+    "lr=0.1, optimizer=SGD(momentum=0.9), norm='batch'",
+    "ActMAD": "activations=Activations(layers=('1',), rows=32), steps=1, lr=0.1, optimizer='Adam', "
+    "parameters='norms', norm='source'",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_method_shows_its_settings(name: str) -> None:
+    wanted = f"{name}(model=Masked, adapter=Classification(3, distance='l1'), {SETTINGS[name]})"
+    assert repr(METHODS[name](network())) == wanted
+
+
 def _other(layer: nn.Module) -> None:
     if isinstance(layer, nn.Linear):
         nn.init.constant_(layer.weight, 0.1)

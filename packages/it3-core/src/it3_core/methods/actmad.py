@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from it3_core.batching import Data, labelled
 from it3_core.engine.functional import FunctionalModel, Parameters, prepared
 from it3_core.engine.inner_optimizer import Norm, OptimizerFactory
 from it3_core.errors import IT3Error
-from it3_core.methods.base import Adaptation, check_settings, outcome
+from it3_core.methods.base import Adaptation, check_settings, outcome, shown
 from it3_core.model.adapters import Adapter
 
 
@@ -22,8 +22,8 @@ class Activations:
     """Mean and variance of what named layers return on the training data, per location."""
 
     layers: tuple[str, ...]
-    means: tuple[Tensor, ...]
-    variances: tuple[Tensor, ...]
+    means: tuple[Tensor, ...] = field(repr=False)
+    variances: tuple[Tensor, ...] = field(repr=False)
     rows: int
 
     @classmethod
@@ -116,6 +116,8 @@ class ActMAD:
     optimizer: OptimizerFactory = "Adam"
     parameters: Parameters = None
     norm: Norm = "source"
+
+    __repr__ = shown
 
     def __post_init__(self) -> None:
         check_settings(self.steps, self.lr)

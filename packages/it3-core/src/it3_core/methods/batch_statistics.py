@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from it3_core.batching import count
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.methods.base import Adaptation
+from it3_core.methods.base import Adaptation, shown
 from it3_core.methods.source import Source
 from it3_core.model.adapters import Adapter
 
@@ -51,6 +51,8 @@ class BatchStatistics:
                 IT3Warning,
                 stacklevel=2,
             )
+
+    __repr__ = shown
 
     def __call__(self, x: Tensor) -> Adaptation:
         norm = self.norm

@@ -11,7 +11,7 @@ from torch import nn
 
 from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.engine.inner_optimizer import Norm
-from it3_core.methods.base import Adaptation, idempotence_error
+from it3_core.methods.base import Adaptation, idempotence_error, shown
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import first_pass
 
@@ -38,6 +38,8 @@ class Source:
     adapter: Adapter
     _: KW_ONLY
     norm: Norm = "source"
+
+    __repr__ = shown
 
     def __post_init__(self) -> None:
         self._functional = FunctionalModel(self.model, norm=self.norm)

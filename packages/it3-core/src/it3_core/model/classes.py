@@ -7,6 +7,7 @@ has, each with an answer of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -23,78 +24,80 @@ ProbabilityDistance = Literal["js", "kl", "l1", "l2"]
 
 
 class _Classes:
-    """What they share; `classes` is 1 where one logit says yes or no."""
+    """What they share."""
 
     _logits: ClassVar[str]  # shape of the outputs
     _dimensions: ClassVar[int | None] = 2  # of them, classes among these; None: any number
+    _least: ClassVar[int] = 1
+    _usual: ClassVar[ProbabilityDistance] = "l1"
+    _yes_or_no: ClassVar[bool] = False  # by one logit; else with one class alone
     _negative: ClassVar[bool] = True  # whether a negative label means "unknown"
 
     def __init__(
         self,
-        classes: int,
-        distance: ProbabilityDistance,
-        weights: Sequence[float] | None,
-        ignore_index: int | None,
+        classes: int = 1,
+        distance: ProbabilityDistance | None = None,
+        weights: Sequence[float] | None = None,
+        ignore_index: int | None = None,
     ) -> None:
+        if classes < self._least:
+            raise IT3Error(f"there must be at least {self._least} classes, not {classes}")
+        self.classes = classes
+        self.distance_name = distance = self._usual if distance is None else distance
         if distance not in MEASURES:
             raise IT3Error(f"distance must be one of {', '.join(MEASURES)}, not {distance!r}")
-        self.classes = classes
-        self.distance_name = distance
-        self.weights = None if weights is None else tuple(map(float, weights))
         self.ignore_index = ignore_index
-        if self.weights is not None and not (
-            len(self.weights) == max(classes, 2)
-            and all(0 <= w < float("inf") for w in self.weights)
-        ):
-            raise IT3Error(
-                f"weights must be {max(classes, 2)} numbers from 0 up, one for each class"
-            )
+        self.weights = None if weights is None else [*map(float, weights)]
+        self._columns = 1 if self._yes_or_no else classes  # logits of a place
+        size = max(self._columns, 2)
+        if self.weights is not None and [0 <= w < math.inf for w in self.weights] != [True] * size:
+            raise IT3Error(f"weights must be {size} numbers from 0 up, one for each class")
 
     def __repr__(self) -> str:
-        own = self.describe()
-        size = [str(own.pop(name)) for name in ("classes", "labels") if name in own]
-        told = [f"{name}={value!r}" for name, value in own.items() if name != "kind"]
-        return f"{type(self).__name__}({', '.join(size + told)})"
+        _, size, *own = self.describe().items()
+        return (
+            f"{type(self).__name__}({', '.join([str(size[1]), *(f'{k}={v!r}' for k, v in own)])})"
+        )
 
     def describe(self) -> dict[str, Any]:
-        found = {"kind": type(self).__name__, **self._size, "distance": self.distance_name}
-        chosen = {"weights": self.weights and list(self.weights), "ignore_index": self.ignore_index}
+        found = {"kind": type(self).__name__, "classes": self.classes}
+        found |= {"distance": self.distance_name}
+        chosen = {"weights": self.weights, "ignore_index": self.ignore_index}
         return found | {name: value for name, value in chosen.items() if value is not None}
 
     @property
-    def _size(self) -> dict[str, int]:
-        return {"classes": self.classes}
-
-    @property
     def channels(self) -> int:
-        return self.classes + 1
+        return self._columns + 1
 
     def neutral(self, x: Any) -> Tensor:
-        shape = (count(x), self.classes, *self._places(x))
-        uniform = torch.full(shape, 1 / max(self.classes, 2), **like(x))
+        shape = (count(x), self._columns, *self._places(x))
+        uniform = torch.full(shape, 1 / max(self._columns, 2), **like(x))
         return torch.cat([uniform, torch.zeros_like(uniform[:, :1])], 1)
 
     def encode(self, answer: Tensor) -> Tensor:
         if answer.is_floating_point():
             logits = self._second(answer)
-            if logits.shape[1:2] != (self.classes,) or self._dimensions not in (None, logits.dim()):
+            if logits.shape[1:2] != (self._columns,) or self._dimensions not in (
+                None,
+                logits.dim(),
+            ):
                 raise IT3Error(
                     f"outputs must be logits of shape {self._logits} with {self.classes} classes, "
                     f"labels integers"
                 )
-            values = logits.sigmoid() if self.classes == 1 else logits.softmax(1)
+            values = logits.sigmoid() if self._columns == 1 else logits.softmax(1)
             return torch.cat([values, torch.ones_like(values[:, :1])], 1)
         label = self._check(answer)
         known = (label >= 0).unsqueeze(1)
         values = self._planes(label.clamp_min(0)).to(torch.get_default_dtype())
-        values = values.where(known, 1 / max(self.classes, 2))
+        values = values.where(known, 1 / max(self._columns, 2))
         return torch.cat([values, known.to(values)], 1)
 
     def perturb(self, signal: Tensor, noise: float) -> Tensor:
         """With probability `noise`, replaces an answer by a class drawn at random."""
         values, known = signal[:, :-1], signal[:, -1:]
         shape = (signal.shape[0], *signal.shape[2:])
-        drawn = torch.randint(max(self.classes, 2), shape, device=signal.device)
+        drawn = torch.randint(max(self._columns, 2), shape, device=signal.device)
         other = self._planes(drawn).to(values)
         replaced = (torch.rand_like(known) < noise) & (known > 0)
         return torch.cat([torch.where(replaced, other, values), known], 1)
@@ -121,7 +124,7 @@ class _Classes:
     def log_probabilities(self, output: Tensor) -> Tensor:
         """Of two classes at least, on dimension 1."""
         output = self._second(output)
-        if self.classes == 1:
+        if self._columns == 1:
             return torch.cat([nnf.logsigmoid(-output), nnf.logsigmoid(output)], 1)
         return output.log_softmax(1)
 
@@ -135,9 +138,9 @@ class _Classes:
 
     def _planes(self, label: Tensor) -> Tensor:
         """A plane for each class, or the one of a single logit."""
-        if self.classes == 1:
+        if self._columns == 1:
             return label.unsqueeze(1)
-        return nnf.one_hot(label, self.classes).movedim(-1, 1)
+        return nnf.one_hot(label, self._columns).movedim(-1, 1)
 
     def _gap(self, log_p: Tensor, log_q: Tensor) -> Tensor:
         return MEASURES[self.distance_name](log_p, log_q)
@@ -150,7 +153,7 @@ class _Classes:
         if self.ignore_index is not None:
             label = label.masked_fill(label == self.ignore_index, -1)
         lowest = None if self._negative or self.ignore_index is not None else 0
-        largest = max(self.classes, 2) - 1
+        largest = max(self._columns, 2) - 1
         if label.numel():
             low, high = int(label.min()), int(label.max())
             if high > largest or (lowest is not None and low < lowest):
@@ -195,18 +198,8 @@ class Classification(_Classes):
     """
 
     _logits = "(batch, classes)"
+    _least = 2
     _negative = False
-
-    def __init__(
-        self,
-        classes: int,
-        distance: ProbabilityDistance = "l1",
-        weights: Sequence[float] | None = None,
-        ignore_index: int | None = None,
-    ) -> None:
-        if classes < 2:
-            raise IT3Error(f"there must be at least 2 classes, not {classes}")
-        super().__init__(classes, distance, weights, ignore_index)
 
 
 @register_adapter
@@ -282,17 +275,7 @@ class DenseMap(_Classes):
 
     _logits = "(batch, classes, *size)"
     _dimensions = None
-
-    def __init__(
-        self,
-        classes: int = 1,
-        distance: ProbabilityDistance = "js",
-        weights: Sequence[float] | None = None,
-        ignore_index: int | None = None,
-    ) -> None:
-        if classes < 1:
-            raise IT3Error(f"there must be at least 1 classes, not {classes}")
-        super().__init__(classes, distance, weights, ignore_index)
+    _usual = "js"
 
     def _places(self, x: Any) -> Sequence[int]:
         return next(tensors(x)).shape[2:]
@@ -306,8 +289,9 @@ class MultiLabel(_Classes):
     probability, then each label's indicator. The error is the fraction of wrong labels.
 
     Args:
-        labels: how many there are.
-        distance, weights, ignore_index: as for a binary `DenseMap`.
+        classes: the number of labels.
+        distance, ignore_index: as for `Classification`.
+        weights: of no and of yes in the loss.
 
     Example:
         >>> import torch
@@ -317,26 +301,11 @@ class MultiLabel(_Classes):
 
     _logits = "(batch, labels)"
     _dimensions = 3
-
-    def __init__(
-        self,
-        labels: int,
-        distance: ProbabilityDistance = "l1",
-        weights: Sequence[float] | None = None,
-        ignore_index: int | None = None,
-    ) -> None:
-        if labels < 1:
-            raise IT3Error(f"there must be at least 1 label, not {labels}")
-        super().__init__(1, distance, weights, ignore_index)
-        self.labels = labels
-
-    @property
-    def _size(self) -> dict[str, int]:
-        return {"labels": self.labels}
+    _yes_or_no = True
 
     @property
     def channels(self) -> int:
-        return 2 * self.labels
+        return 2 * self.classes
 
     def neutral(self, x: Any) -> Tensor:
         return super().neutral(x).flatten(1)
@@ -345,10 +314,10 @@ class MultiLabel(_Classes):
         return super().encode(answer).flatten(1)
 
     def perturb(self, signal: Tensor, noise: float) -> Tensor:
-        return super().perturb(signal.view(len(signal), 2, self.labels), noise).flatten(1)
+        return super().perturb(signal.view(len(signal), 2, self.classes), noise).flatten(1)
 
     def _places(self, x: Any) -> Sequence[int]:
-        return (self.labels,)
+        return (self.classes,)
 
     def _second(self, output: Tensor) -> Tensor:
         return output.unsqueeze(1)
@@ -369,18 +338,7 @@ class Binary(_Classes):
     """
 
     _logits = "(batch, 1)"
-
-    def __init__(
-        self,
-        distance: ProbabilityDistance = "l1",
-        weights: Sequence[float] | None = None,
-        ignore_index: int | None = None,
-    ) -> None:
-        super().__init__(1, distance, weights, ignore_index)
-
-    @property
-    def _size(self) -> dict[str, int]:
-        return {}
+    _yes_or_no = True
 
     def _second(self, output: Tensor) -> Tensor:
         return output.unsqueeze(1) if output.dim() == 1 else output
