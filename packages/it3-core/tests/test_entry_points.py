@@ -126,8 +126,8 @@ def test_a_command_of_the_packages_ends_in_a_sentence_and_a_code(
 def test_demo_and_inspect(tmp_path: Path) -> None:
     done = it3_core_command("demo", "--quiet", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    assert "chosen by tune" in done.stdout
-    assert "flagged" in done.stdout
+    assert "online IT3 (paper)" in done.stdout
+    assert "What to do: collect labels from near (1 to 1.3) on, where 8" in done.stdout
     files = {file.name for file in (tmp_path / "run").iterdir()}
     assert files == {"demo.safetensors", "demo.png", "it3-output.json"}
     shown = it3_core_command("inspect", str(tmp_path / "run" / "demo.safetensors"))
