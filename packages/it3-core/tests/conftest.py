@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from it3_core import Adapter, Classification, DenseMap, Regression, condition, widen
+from it3_core import (
+    Adapter,
+    Binary,
+    Classification,
+    DenseMap,
+    MultiLabel,
+    Quantiles,
+    Regression,
+    Tokens,
+    condition,
+    widen,
+)
 
 
 @dataclass
@@ -117,10 +128,10 @@ class MapNet(nn.Module):
         return output
 
 
-def mlp() -> nn.Module:
+def mlp(outputs: int = 1) -> nn.Module:
     return nn.Sequential(
         nn.Linear(5, 12), nn.ELU(), nn.Linear(12, 8), nn.ELU(), nn.Linear(8, 4), nn.ELU(),
-        nn.Linear(4, 1),
+        nn.Linear(4, outputs),
     )  # fmt: skip
 
 
@@ -155,6 +166,10 @@ def make_case(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> C
         y = torch.randn(6, dtype=dtype)
         net = mlp().to(dtype)
         model = widen(net, adapter) if name == "mlp widened" else condition(net, adapter, "2")
+    elif name in KINDS:
+        adapter, outputs, y = KINDS[name]
+        x = torch.randn(*y.shape[: 1 + (name == "tokens")], 5, dtype=dtype)
+        model = condition(mlp(outputs).to(dtype), adapter, "2")
     elif name == "cnn":
         adapter = Classification(3)
         x, y = torch.randn(6, 3, 8, 8, dtype=dtype), torch.randint(3, (6,))
@@ -179,7 +194,15 @@ def make_case(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> C
     return Case(name, model.train(), adapter, x, y)
 
 
-CASES = ["mlp", "mlp widened", "cnn", "graph", "map"]
+# Kinds of answers: an adapter, the outputs of a perceptron for it, and labels.
+KINDS: dict[str, tuple[Adapter, int, Tensor]] = {
+    "binary": (Binary(weights=[1, 2]), 1, torch.tensor([0, 1, 1, 0, 1, 0])),
+    "labels": (MultiLabel(3), 3, torch.tensor([[0, 1, 1], [1, -1, 0]] * 3)),
+    "quantiles": (Quantiles([0.1, 0.5, 0.9], 1.0, 2.0), 3, torch.linspace(-1, 4, 6)),
+    "tokens": (Tokens(4), 4, torch.tensor([[0, 3, -100], [1, 2, 0]] * 3)),
+}
+
+CASES = ["mlp", "mlp widened", "cnn", "graph", "map", *KINDS]
 
 
 @pytest.fixture(params=CASES)

@@ -165,7 +165,7 @@ def test_what_a_gate_looks_at(size: int, sign: str) -> None:
     y = Source(model, adapter)(x).prediction.flatten()
     y = y + 0.05 * y.std() * torch.randn(256)  # some error on usual images
     choices = [Candidate("Source", {"norm": "batch"})]
-    tuning = tune(model, adapter, x, y, shifts={"shift": lambda x: 1.5 * x + 3}, batch_size=size,
+    tuning = tune(model, adapter, (x, y), shifts={"shift": lambda x: 1.5 * x + 3}, batch_size=size,
                   candidates=choices, false_alarms=0.01, progress=False)  # fmt: skip
     plain, gated = tuning.tried
     assert (plain["gate"], gated["gate"]["of"]) == (None, sign)
@@ -225,7 +225,7 @@ def tuned(model: torch.nn.Module, tails: Callable[[Tensor], Any], **change: Any)
     x = torch.rand(400, 1)
     y = x.flatten() + 0.01 * torch.randn(400)
     return tune(
-        model, Regression(), x, y, extrapolation=tails(torch.rand(200, 1) / 2), candidates=[STEP],
+        model, Regression(), (x, y), extrapolation=tails(torch.rand(200, 1) / 2), candidates=[STEP],
         shifts={"noise": lambda x: x + 0.01 * torch.randn_like(x)}, progress=False, **change,
     )  # fmt: skip
 
@@ -370,7 +370,7 @@ def test_tune_finds_it_and_a_checkpoint_can_hold_it(known: Known) -> None:
     adapter = Classification(CLASSES)
     candidates = [Candidate("Source", {"norm": 0.2}), Candidate("StreamStatistics")]
     tuning = tune(
-        model, adapter, x, y, shifts={"fog": fog}, batch_size=4, candidates=candidates,
+        model, adapter, (x, y), shifts={"fog": fog}, batch_size=4, candidates=candidates,
         false_alarms=SELDOM, progress=False,
     )  # fmt: skip
     assert tuning.chosen.method == "StreamStatistics"

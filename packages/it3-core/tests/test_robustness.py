@@ -97,7 +97,7 @@ def test_batch_statistics_of_one_value_are_refused(norm: Any) -> None:
         (lambda m, a: IT3(m, a, lr=-1), "learning rate .*from 0 up, not -1"),
         (lambda m, a: IT3(m, a, steps=1.5), "whole number from 0 up"),
         (lambda m, a: IT3(m, a, power=-1), "power"),
-        (lambda m, a: IT3(nn.Linear(3, 1), a), "takes no signal"),
+        (lambda m, a: IT3(nn.Linear(3, 1), a), "takes x alone"),
         (lambda m, a: Trust([1.0, 0.5]), "ascend"),
         (lambda m, a: a.distance(torch.zeros(4, 3), torch.zeros(4, 1)), "don't fit"),
         (lambda m, a: Classification(3).encode(torch.zeros(3)), "logits of shape"),

@@ -61,7 +61,8 @@ STEPS = [Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, 0.5, 1.0)]
 def tuned(model: float | nn.Module, **change: Any) -> Tuning:
     x, y = data()
     model = Biased(model) if isinstance(model, float) else model
-    request = {"model": model, "adapter": Regression(), "x": x, "y": y, "shifts": {"shift": shift}}
+    rows = (change.pop("x", x), change.pop("y", y))
+    request = {"model": model, "adapter": Regression(), "data": rows, "shifts": {"shift": shift}}
     return tune(**{**request, "candidates": STEPS, "progress": False, **change})
 
 
@@ -146,7 +147,7 @@ def test_chance_is_not_a_gain() -> None:
         torch.manual_seed(seed)
         x = torch.randn(48, 2)
         y = x[:, 0] + 0.3 * torch.randn(48)
-        tuning = tune(Noise(), Regression(), x, y, shifts={"none": lambda x: x},
+        tuning = tune(Noise(), Regression(), (x, y), shifts={"none": lambda x: x},
                       candidates=candidates, progress=False)  # fmt: skip
         chosen += tuning.chosen.method != "Source"
     assert chosen <= 3  # 5 % of 30, with room for luck

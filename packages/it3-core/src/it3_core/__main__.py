@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
-        help="train, tune and evaluate on a toy problem, in about half a minute",
-        description="Trains a small network on a toy problem, and compares the methods on inputs "
-        "outside the training range.",
+        help="train and adapt on a toy problem, in about half a minute",
+        description="Trains a small network on a toy problem, and compares the methods on a stream "
+        "that leaves the training range.",
     )
     demo.add_argument("--seed", type=int, default=0, help="of data and training (default 0)")
     demo.add_argument("--out", type=Path, help="folder for the trained network and a picture")

@@ -3,20 +3,27 @@
 An input `x` is a tensor, a tuple, list or dict of inputs, a graph batch (an object with
 `num_graphs`, `index_select(rows)` and `from_data_list(graphs)`, as torch-geometric's `Batch` has),
 or anything with `len()`, `take(rows)` and `apply(function)`, such as `Ragged`.
+
+Data are a pair `(x, y)` of inputs and labels; or a DataLoader, a Dataset (an IterableDataset too),
+or any iterable of batches `(x, y)`. Where no label is needed, inputs alone will do.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from it3_core.errors import IT3Error
+
+Data = tuple[Any, Tensor] | Dataset[Any] | Iterable[Any]
+"""Inputs and labels in any of the forms above."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,49 @@ def batches(x: Any, size: int) -> Iterator[Any]:
         raise IT3Error(f"a batch size must be at least 1, but is {size}")
     for start in range(0, count(x), size):
         yield take(x, slice(start, start + size))
+
+
+def labelled(data: Any, size: int = 64) -> Iterator[tuple[Any, Any]]:
+    """Batches of inputs and labels from data of any form; None where there are no labels."""
+    if isinstance(data, tuple) and len(data) == 2:
+        yield from zip(batches(data[0], size), batches(data[1], size), strict=True)
+    elif isinstance(data, Tensor | dict) or is_graph(data) or is_rows(data):
+        yield from ((x, None) for x in batches(data, size))
+    else:
+        one_by_one = isinstance(data, Dataset) and not isinstance(data, DataLoader)
+        for batch in DataLoader(data, size) if one_by_one else data:
+            parts = batch if isinstance(batch, tuple | list) else [batch]
+            if len(parts) > 2:
+                raise IT3Error(f"a batch of data is a pair (x, y), and this one has {len(parts)}")
+            yield (*parts, None)[:2] if parts else (batch, None)
+
+
+def whole(data: Any) -> tuple[Any, Any]:
+    """All inputs and labels of data of any form, as one pair in memory."""
+    if isinstance(data, tuple) and len(data) == 2:
+        return data
+    parts = [*labelled(data)]
+    if not parts:
+        raise IT3Error("there are no data: of a generator nothing is left when it is read again")
+    xs, ys = zip(*parts, strict=True)
+    if any(y is None for y in ys):
+        raise IT3Error("labels are needed: give (x, y), or a DataLoader of such pairs")
+    return _joined(xs), _joined(ys)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Batches as one batch."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    if is_graph(first):
+        graphs = [graph for part in parts for graph in part.index_select(range(count(part)))]
+        return type(first).from_data_list(graphs)
+    if isinstance(first, dict):
+        return {name: _joined([part[name] for part in parts]) for name in first}
+    if isinstance(first, tuple | list):
+        return [_joined(some) for some in zip(*parts, strict=True)]
+    raise IT3Error(f"batches of {type(first).__name__} can't be joined: give one pair (x, y)")
 
 
 def tensors(x: Any) -> Iterator[Tensor]:

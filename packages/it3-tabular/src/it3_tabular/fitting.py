@@ -145,7 +145,7 @@ def choose(estimator: Any, x: Tensor, y: Tensor, seed: int) -> Tuning:
         "batch_size": 1024,
         "false_alarms": None,  # a gate looks at a batch, and rows are predicted one by one
     }
-    return tune(estimator.network_, estimator.adapter_, x, y, progress=False, **settings)
+    return tune(estimator.network_, estimator.adapter_, (x, y), progress=False, **settings)
 
 
 def candidates(steps: int, lr: float) -> list[Candidate]:

@@ -53,7 +53,6 @@ class FunctionalModel:
         keep: Keep | None = None,  # of each output what to keep; all by default
     ) -> None:
         module = _unwrapped(module)
-        _check_takes_a_signal(module)
         if (isinstance(norm, Blend) or batch_fraction(norm)) and not has_batch_norm(module):
             warnings.warn(
                 f"norm={norm!r} changes nothing: the network has no batch norm",
@@ -61,6 +60,7 @@ class FunctionalModel:
                 stacklevel=5,
             )
         self.module = module
+        self.takes_signal = _takes_signal(module)
         self.checked_sensitivity = False  # see warn_if_insensitive
         self._arguments = (parameters, norm, tuple(watch), keep)
         self._written: frozenset[str] | None = None
@@ -83,6 +83,14 @@ class FunctionalModel:
                 "make the network with condition(), or name the parameters"
             )
         self._idle.append(self._new_shell())  # now, so that what can't be copied fails here
+
+    def require_signal(self, what: str) -> None:
+        """Refuses a network of `x` alone for what can't do without a signal."""
+        if not self.takes_signal:
+            raise IT3Error(
+                f"{what} needs a second input, and this network takes x alone: "
+                f"condition(net, adapter, layer=…), then train, or forward(x, signal) of your own"
+            )
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -132,7 +140,7 @@ class FunctionalModel:
     def _new_shell(self) -> _Shell:
         _, norm, watch, keep = self._arguments
         fraction = norm if isinstance(norm, Blend) else batch_fraction(norm)
-        return _Shell(self.module, fraction, watch, keep)
+        return _Shell(self.module, self.takes_signal, fraction, watch, keep)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"module": self.module, "arguments": self._arguments}
@@ -278,8 +286,9 @@ class _Shell:
     """A private copy of a module's structure, to be filled with weights and run."""
 
     def __init__(
-        self, module: nn.Module, fraction: float | Blend, watch: Sequence[str], keep: Keep | None
-    ) -> None:
+        self, module: nn.Module, takes_signal: bool, fraction: float | Blend,
+        watch: Sequence[str], keep: Keep | None,
+    ) -> None:  # fmt: skip
         # A deep copy that finds every weight "already copied" leaves the weights out.
         hole = torch.empty(0)
         memo: dict[int, Any] = {id(t): hole for _, t in _named_tensors(module, unique=True)}
@@ -288,6 +297,7 @@ class _Shell:
         except (RuntimeError, TypeError) as problem:
             raise IT3Error(f"the network can't be copied: {problem}") from problem
         use_batch_statistics(self._module, fraction)
+        self._takes_signal = takes_signal
         # Every place a weight goes, and that weight's name: tied weights have several places.
         names = {id(tensor): name for name, tensor in _named_tensors(module, unique=True)}
         self._slots: list[tuple[_Place, str, str]] = []
@@ -327,7 +337,8 @@ class _Shell:
 
     def _forward(self, x: Any, signal: Tensor) -> Tensor:
         try:
-            output: Tensor = self._module(x, signal)
+            inputs = (x, signal) if self._takes_signal else (x,)
+            output: Tensor = self._module(*inputs)
         except RuntimeError as problem:
             whole = [str(part.dtype) for part in tensors(x) if not part.is_floating_point()]
             if whole and any(word in str(problem) for word in ("dtype", "scalar type", "Byte")):
@@ -376,16 +387,14 @@ def _unwrapped(module: nn.Module) -> nn.Module:
             return module
 
 
-def _check_takes_a_signal(module: nn.Module) -> None:
+def _takes_signal(module: nn.Module) -> bool:
+    """Whether forward has a second input that it can't do without, or that is called signal."""
     try:
-        inspect.signature(module.forward).bind("x", "signal")
-    except TypeError:
-        raise IT3Error(
-            "the network takes no signal: give it one with condition() or widen(), or a forward "
-            "that is called as forward(x, signal)"
-        ) from None
-    except ValueError:  # no signature to be had: it will be seen when it is called
-        return
+        _, second = [*inspect.signature(module.forward).parameters.values()][:2]
+    except ValueError:  # fewer than two
+        return False
+    positional = second.kind in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD)
+    return positional and (second.default is second.empty or second.name == "signal")
 
 
 def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tensor]]:

@@ -28,6 +28,7 @@ def sensitivity(model: nn.Module, adapter: Adapter, x: Any) -> float:
         0.0
     """
     fast = FunctionalModel(model)
+    fast.require_signal("the sensitivity to a signal")
     check_input(x, fast.dtype)
     with fast.session() as run:
         x = map_tensors(x, lambda t: t.clone() if t.is_inference() else t)

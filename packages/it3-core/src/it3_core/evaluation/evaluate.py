@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from it3_core.batching import count, take, tensors
+from it3_core.batching import Data, count, take, tensors, whole
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.evaluation.records import Cell, Record, Tally, cell_of, continue_records
 from it3_core.io.progress import Progress
@@ -33,7 +33,7 @@ Predictor = Callable[[Any], Adaptation | Tensor]
 Measure = Callable[[Any, Any], Tensor | Mapping[str, Tensor]]
 """From outputs and labels to each instance's error, or to columns, "error" among them."""
 
-Level = tuple[Any, Tensor] | Callable[[], tuple[Any, Tensor]]
+Level = Data | Callable[[], Data]
 """Inputs and labels, or a function that loads them when their turn comes."""
 
 
@@ -66,7 +66,7 @@ def evaluate(
     Args:
         methods: methods by name, each an object of its own. Something that is no `Method`, such
             as a plain network, may return its predictions alone.
-        levels: `(x, y)` by name, in the order of growing shift, or functions that load them.
+        levels: data by name, in the order of growing shift, or functions that load them.
         error: one number per instance from outputs and labels, usually the adapter's `error`; or
             several columns by name, "error" among them, of which the others go into the records.
         batch_sizes: how many instances the methods get at a time.
@@ -109,7 +109,7 @@ def evaluate(
     if not sizes or sizes[-1] < 1:
         raise IT3Error(f"batch_sizes must be whole numbers from 1 up, not {list(batch_sizes)}")
     for level, data in levels.items():
-        if not callable(data):  # now, and not after an hour
+        if isinstance(data, tuple):  # now, and not after an hour
             _check_level(level, *data)
     file = None if path is None else Path(path)
     finished = {} if file is None else {cell_of(one): one for one in continue_records(file)}
@@ -176,7 +176,7 @@ class _Run:
             running = {self.reference, *missing[level], *again}
             if running == {self.reference} and self.reference not in missing[level]:
                 continue
-            x, y = data() if callable(data) else data
+            x, y = whole(data() if callable(data) else data)
             _check_level(level, x, y)
             others = running - {self.reference}
             order = [self.reference, *(name for name in self.methods if name in others)]

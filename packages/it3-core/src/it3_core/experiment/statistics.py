@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
-from it3_core.batching import batches
+from it3_core.batching import batches, whole
 from it3_core.errors import IT3Error
 from it3_core.evaluation.records import Record
 from it3_core.methods.source import Source
@@ -281,7 +281,7 @@ def assess_scores(
         model: the conditioned and trained network.
         adapter: what kind of answer it gives; its `error` is the mistake.
         scores: other scores by name.
-        levels: `(x, y)` by name, or functions that load them.
+        levels: data by name, or functions that load them.
         in_distribution: the level without a shift.
         batch_size: how many instances are scored together, which changes no score, and make up a
             batch for `pearson`.
@@ -299,7 +299,7 @@ def assess_scores(
     source, parts = Source(model, adapter), []
     for level in sorted(levels, key=lambda name: name != in_distribution):
         data = levels[level]
-        x, y = data() if callable(data) else data
+        x, y = whole(data() if callable(data) else data)
         pairs = zip(batches(x, batch_size), batches(y, batch_size), strict=True)
         for number, (part, label) in enumerate(pairs):
             first = source(part)

@@ -227,8 +227,7 @@ def _network(
         tunings[trial.batch_size] = tune(
             model,
             adapter,
-            trial.x,
-            trial.y,
+            (trial.x, trial.y),
             shifts=trial.shifts,
             extrapolation=tried or None,
             candidates=trial.candidates,

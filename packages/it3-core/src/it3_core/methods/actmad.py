@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from it3_core.batching import Data, labelled
 from it3_core.engine.functional import FunctionalModel, Parameters, prepared
 from it3_core.engine.inner_optimizer import Norm, OptimizerFactory
 from it3_core.errors import IT3Error
-from it3_core.methods.base import Adaptation, check_settings, outcome
+from it3_core.methods.base import Adaptation, check_settings, outcome, shown
 from it3_core.model.adapters import Adapter
 
 
@@ -21,20 +22,20 @@ class Activations:
     """Mean and variance of what named layers return on the training data, per location."""
 
     layers: tuple[str, ...]
-    means: tuple[Tensor, ...]
-    variances: tuple[Tensor, ...]
+    means: tuple[Tensor, ...] = field(repr=False)
+    variances: tuple[Tensor, ...] = field(repr=False)
     rows: int
 
     @classmethod
     def collect(
-        cls, model: nn.Module, adapter: Adapter, inputs: Iterable[Any], layers: Sequence[str]
+        cls, model: nn.Module, adapter: Adapter, data: Data, layers: Sequence[str]
     ) -> Activations:
-        """One pass over batches of training inputs; memory holds one batch at a time."""
+        """One pass over training data (no labels needed); memory holds one batch at a time."""
         fast = FunctionalModel(model, watch=layers)
         rows = 0
         counts = [0] * len(layers)  # of each layer: nodes and graphs are not equally many
         means, squares = [torch.zeros(())] * len(layers), [torch.zeros(())] * len(layers)
-        for batch in inputs:
+        for batch, _ in labelled(data):
             x, size = prepared(batch, fast)
             rows += size
             with fast.session() as run, torch.no_grad():
@@ -90,7 +91,7 @@ class ActMAD:
     region: y1 has no part in this method.
 
     Args:
-        model: a conditioned network, called as `model(x, signal)`.
+        model: any network, called as `model(x)`; as `model(x, signal)` where it takes a signal.
         adapter: what kind of answer it gives.
         activations: the training data's, from `Activations.collect`.
         steps, lr, optimizer, parameters, norm: as for `IT3`.
@@ -101,7 +102,7 @@ class ActMAD:
         >>> adapter, net = Regression(), torch.nn.Sequential(torch.nn.Linear(3, 4),
         ...                                                  torch.nn.Linear(4, 1))
         >>> model = condition(net, adapter, layer="0")
-        >>> known = Activations.collect(model, adapter, [torch.randn(64, 3)], ["model.0"])
+        >>> known = Activations.collect(model, adapter, torch.randn(64, 3), ["model.0"])
         >>> ActMAD(model, adapter, known)(torch.randn(1, 3) + 5).steps
         1
     """
@@ -115,6 +116,8 @@ class ActMAD:
     optimizer: OptimizerFactory = "Adam"
     parameters: Parameters = None
     norm: Norm = "source"
+
+    __repr__ = shown
 
     def __post_init__(self) -> None:
         check_settings(self.steps, self.lr)

@@ -14,7 +14,7 @@ from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.engine.inner_optimizer import Norm
 from it3_core.engine.sensitivity import warn_if_insensitive
 from it3_core.errors import IT3Error
-from it3_core.methods.base import Adaptation, idempotence_error, not_finite
+from it3_core.methods.base import Adaptation, idempotence_error, not_finite, shown
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import first_pass, second_pass
 
@@ -51,10 +51,13 @@ class AnswerStep:
     _: KW_ONLY
     norm: Norm = "source"
 
+    __repr__ = shown
+
     def __post_init__(self) -> None:
         if not math.isfinite(self.alpha):
             raise IT3Error(f"alpha must be a finite number, not {self.alpha}")
         self._functional = FunctionalModel(self.model, norm=self.norm)
+        self._functional.require_signal("AnswerStep")
 
     def __call__(self, x: Any) -> Adaptation:
         x, _ = prepared(x, self._functional)

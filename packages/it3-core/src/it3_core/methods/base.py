@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
@@ -62,6 +63,26 @@ class Method(Protocol):
         """Forgets everything that earlier batches have left behind."""
 
 
+def shown(method: object) -> str:
+    """The `__repr__` of every method: the kind of network, and all its settings."""
+    names = inspect.signature(type(method)).parameters
+    return _call(type(method).__name__, {name: getattr(method, name) for name in names})
+
+
+def _call(name: str, settings: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={_short(value)}' for key, value in settings.items())})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, nn.Module):
+        return type(value).__name__
+    if isinstance(value, partial):
+        return _call(_short(value.func), value.keywords)
+    if isinstance(value, Mapping):
+        return f"<{len(value)} tensors>"
+    return str(getattr(value, "__name__", None) or repr(value))
+
+
 def within_reach(
     adapter: Adapter, answer: Tensor, initial: Tensor, limit: Tensor
 ) -> tuple[Tensor, float]:
@@ -107,6 +128,7 @@ def idempotence_error(
     fast: FunctionalModel, adapter: Adapter, x: Any, answer: Tensor, weights: Weights | None = None
 ) -> Tensor:
     """‖F(x, answer) − answer‖ per instance, F being the network with its own or these weights."""
+    fast.require_signal("the idempotence error")
     with fast.session() as run, torch.no_grad():
         return adapter.distance(run(x, adapter.encode(answer), weights), answer)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from it3_core.batching import count
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.methods.base import Adaptation
+from it3_core.methods.base import Adaptation, shown
 from it3_core.methods.source import Source
 from it3_core.model.adapters import Adapter
 
@@ -24,17 +24,15 @@ class BatchStatistics:
     A network without batch norm is answered for as it is, with a warning when this is made.
 
     Args:
-        model: a conditioned network, called as `model(x, signal)`.
+        model: any network, called as `model(x)`; as `model(x, signal)` where it takes a signal.
         adapter: what kind of answer it gives.
         prior: N; the fraction of a batch of n is then n / (N + n).
 
     Example:
         >>> import torch
-        >>> from it3_core import BatchStatistics, Classification, condition
+        >>> from it3_core import BatchStatistics, Classification
         >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
-        >>> adapter = Classification(3)
-        >>> method = BatchStatistics(condition(net, adapter, layer="0"), adapter)
-        >>> method(torch.randn(8, 4)).prediction.shape
+        >>> BatchStatistics(net, Classification(3))(torch.randn(8, 4)).prediction.shape
         torch.Size([8, 3])
     """
 
@@ -53,6 +51,8 @@ class BatchStatistics:
                 IT3Warning,
                 stacklevel=2,
             )
+
+    __repr__ = shown
 
     def __call__(self, x: Tensor) -> Adaptation:
         norm = self.norm

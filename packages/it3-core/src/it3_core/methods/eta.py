@@ -31,7 +31,7 @@ class ETA(StreamMethod):
     takes no step. Without `fisher` the second term is left out, which is ETA; with it, it is EATA.
 
     Args:
-        model: a conditioned network, called as `model(x, signal)`.
+        model: any network, called as `model(x)`; as `model(x, signal)` where it takes a signal.
         adapter: what kind of answer it gives.
         fisher: ω by the parameters' names, as `it3_vision.methods.Fisher` collects it, or None.
         fisher_weight: β; 2000 is the paper's for ImageNet.
@@ -46,10 +46,9 @@ class ETA(StreamMethod):
 
     Example:
         >>> import torch
-        >>> from it3_core import ETA, Classification, condition
+        >>> from it3_core import ETA, Classification
         >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
-        >>> adapter = Classification(3)
-        >>> ETA(condition(net, adapter, layer="0"), adapter)(torch.randn(8, 4)).prediction.shape
+        >>> ETA(net, Classification(3))(torch.randn(8, 4)).prediction.shape
         torch.Size([8, 3])
     """
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.engine.inner_optimizer import batch_norm_names
 from it3_core.errors import IT3Error
-from it3_core.methods.base import Adaptation, Method, idempotence_error
+from it3_core.methods.base import Adaptation, Method, idempotence_error, shown
 from it3_core.model.adapters import Adapter
 
 Observed = Literal["error", "statistics"]
@@ -53,7 +53,7 @@ class StatisticsShift:
     error does; of single instances it says little.
 
     Args:
-        model: a conditioned network with batch norms, called as `model(x, signal)`.
+        model: any network with batch norms, with a signal or without.
         adapter: what kind of answer it gives.
 
     Example:
@@ -72,8 +72,10 @@ class StatisticsShift:
         names = batch_norm_names(model)
         if not names:
             raise IT3Error("the network has no batch norm, whose statistics could shift")
-        self.adapter = adapter
+        self.model, self.adapter = model, adapter
         self._functional = FunctionalModel(model, watch=names, keep=_standardised)
+
+    __repr__ = shown
 
     def __call__(self, x: Any) -> ShiftObservation:
         x, _ = prepared(x, self._functional)
@@ -242,6 +244,8 @@ class Gated:
     source: Method
     method: Method
     gate: Gate | AnswerRange
+
+    __repr__ = shown
 
     def __call__(self, x: Any) -> Adaptation:
         first = self.source(x)

@@ -16,7 +16,7 @@ from it3_core.engine.functional import FunctionalModel, Parameters, Session, pre
 from it3_core.engine.inner_optimizer import Norm, OptimizerFactory, Weights
 from it3_core.engine.sensitivity import warn_if_insensitive
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.methods.base import Adaptation, check_settings, not_finite, within_reach
+from it3_core.methods.base import Adaptation, check_settings, not_finite, shown, within_reach
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import first_pass, idempotence_loss, second_pass
 
@@ -78,11 +78,14 @@ class IT3:
     per_instance: bool = False
     trust_region: bool = True
 
+    __repr__ = shown
+
     def __post_init__(self) -> None:
         check_settings(self.steps, self.lr, self.power)
         if self.anchor not in ("frozen", "none"):
             raise IT3Error(f'anchor is "frozen" or "none", not {self.anchor!r}')
         self._functional = FunctionalModel(self.model, self.parameters, self.norm)
+        self._functional.require_signal("IT3")
         self._loops = False  # per instance, one by one: the network can't be mapped over rows
 
     def __call__(self, x: Any) -> Adaptation:

@@ -77,6 +77,7 @@ class OnlineIT3(StreamMethod):
         if not 0 <= self.decay <= 1:
             raise IT3Error(f"decay must lie between 0 and 1, but is {self.decay}")
         self._functional = FunctionalModel(self.model, self.parameters, self.norm)
+        self._functional.require_signal("OnlineIT3")
         self.reset()
 
     def reset(self) -> None:

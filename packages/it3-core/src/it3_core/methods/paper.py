@@ -16,17 +16,18 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
+from it3_core.batching import Data, labelled
 from it3_core.engine.functional import FunctionalModel
 from it3_core.engine.inner_optimizer import Norm
 from it3_core.methods.base import idempotence_error
 from it3_core.methods.it3 import IT3
 from it3_core.methods.online_it3 import OnlineIT3
 from it3_core.methods.source import Source
-from it3_core.model.adapters import Adapter, Classification, DenseMap
+from it3_core.model.adapters import Adapter
+from it3_core.model.classes import Classification, DenseMap
 
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 """Learning rates that `choose_step` tries, half a decade apart."""
@@ -146,7 +147,7 @@ def paper_adapter(adapter: Adapter) -> Adapter:
 def choose_step(
     model: nn.Module,
     adapter: Adapter,
-    inputs: Sequence[Any],
+    data: Data,
     *,
     online: bool = False,
     norm: Norm = "source",
@@ -159,7 +160,8 @@ def choose_step(
 
     Args:
         model, adapter, norm: as for `paper_it3`.
-        inputs: batches of validation inputs under shifts; for `online` in the stream's order.
+        data: batches of validation inputs under shifts, whose labels are not used; for `online` in
+            the stream's order.
         online: choose for `paper_online_it3`.
         rates: learning rates to try.
 
@@ -175,6 +177,7 @@ def choose_step(
         >>> step.ratio < 1
         True
     """
+    inputs = [x for x, _ in labelled(data)]
     functional, own = FunctionalModel(model, norm=norm), paper_adapter(adapter)
     source = Source(model, own, norm=norm)
     before = sum(float(source(x).error_before.sum()) for x in inputs)

@@ -11,7 +11,7 @@ from torch import nn
 
 from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.engine.inner_optimizer import Norm
-from it3_core.methods.base import Adaptation, idempotence_error
+from it3_core.methods.base import Adaptation, idempotence_error, shown
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import first_pass
 
@@ -21,7 +21,7 @@ class Source:
     """Answers y0 = f(x, neutral), with no adaptation.
 
     Args:
-        model: a conditioned network, called as `model(x, signal)`.
+        model: any network, called as `model(x)`; as `model(x, signal)` where it takes a signal.
         adapter: what kind of answer it gives.
         norm: whose statistics batch norms use. `"source"` is the plain network; `"batch"`, or
             the batch's fraction from 0 to 1, is adaptation by batch statistics alone.
@@ -38,6 +38,8 @@ class Source:
     adapter: Adapter
     _: KW_ONLY
     norm: Norm = "source"
+
+    __repr__ = shown
 
     def __post_init__(self) -> None:
         self._functional = FunctionalModel(self.model, norm=self.norm)

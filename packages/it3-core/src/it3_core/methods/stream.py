@@ -12,7 +12,7 @@ from it3_core.engine.functional import FunctionalModel, Session, prepared
 from it3_core.engine.inner_optimizer import InnerOptimizer, OptimizerFactory
 from it3_core.errors import IT3Error
 from it3_core.io.tensors import under
-from it3_core.methods.base import Adaptation, outcome
+from it3_core.methods.base import Adaptation, outcome, shown
 from it3_core.model.adapters import Adapter
 
 
@@ -28,6 +28,8 @@ class StreamMethod:
     _descent: InnerOptimizer | None
     _kept: dict[str, Tensor]  # before this batch
     _resumed: dict[str, Tensor]
+
+    __repr__ = shown
 
     def __call__(self, x: Any) -> Adaptation:
         x, _ = prepared(x, self._functional)

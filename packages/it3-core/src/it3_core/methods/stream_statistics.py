@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from it3_core.engine.functional import FunctionalModel
 from it3_core.engine.inner_optimizer import Blend, Weights
 from it3_core.errors import IT3Error
-from it3_core.methods.base import Adaptation, idempotence_error, not_finite
+from it3_core.methods.base import Adaptation, idempotence_error, not_finite, shown
 from it3_core.methods.gated import Gate, ShiftObservation, StatisticsShift
 from it3_core.model.adapters import Adapter
 
@@ -34,7 +34,7 @@ class StreamStatistics:
     after the other.
 
     Args:
-        model: a conditioned network with batch norms, called as `model(x, signal)`.
+        model: any network with batch norms, with a signal or without.
         adapter: what kind of answer it gives.
         gate: `Gate.fit(…, of="statistics")`: which statistics have shifted.
         prior: how many instances the training data count as.
@@ -62,6 +62,8 @@ class StreamStatistics:
     _: KW_ONLY
     prior: float = 16.0
     memory: int = 64
+
+    __repr__ = shown
 
     def __post_init__(self) -> None:
         if self.gate.of != "statistics":

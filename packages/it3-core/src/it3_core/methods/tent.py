@@ -22,7 +22,7 @@ class Tent(StreamMethod):
     one more pass. A batch whose step comes out non-finite leaves no trace.
 
     Args:
-        model: a conditioned network, called as `model(x, signal)`.
+        model: any network, called as `model(x)`; as `model(x, signal)` where it takes a signal.
         adapter: what kind of answer it gives.
         online: whether a batch goes on from the last one; if not, each starts from the trained
             network.
@@ -34,10 +34,9 @@ class Tent(StreamMethod):
 
     Example:
         >>> import torch
-        >>> from it3_core import Tent, Classification, condition
+        >>> from it3_core import Tent, Classification
         >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
-        >>> adapter = Classification(3)
-        >>> Tent(condition(net, adapter, layer="0"), adapter)(torch.randn(8, 4)).prediction.shape
+        >>> Tent(net, Classification(3))(torch.randn(8, 4)).prediction.shape
         torch.Size([8, 3])
     """
 

@@ -1,4 +1,4 @@
-"""What IT³ must know about a kind of answer: the protocol, and the three ready ones.
+"""What IT³ must know about a kind of answer: the protocol, and the adapters of numbers.
 
 A *label* is what the training data holds, an *output* is what the network returns. For regression
 both are numbers in the user's units; elsewhere labels are integers and outputs are float logits,
@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
 
-from it3_core.batching import count, tensors
+from it3_core.batching import count, is_graph, tensors
 from it3_core.errors import IT3Error
-from it3_core.model.distances import MEASURES
-
-ProbabilityDistance = Literal["js", "kl", "l1", "l2"]
 
 
 @runtime_checkable
@@ -63,6 +60,28 @@ class Adapter(Protocol):
         """This adapter as JSON, from which `adapter_from` makes it again."""
 
 
+_KINDS: dict[str, Callable[..., Adapter]] = {}
+_Kind = TypeVar("_Kind", bound=Callable[..., Adapter])
+
+
+def register_adapter(kind: _Kind) -> _Kind:
+    """Lets `load` make adapters of this class again, from what their `describe()` gives.
+
+    A decorator for a class of your own. `describe()` gives the class's name as "kind", and beside
+    it the arguments of the class, as JSON.
+
+    Example:
+        >>> @register_adapter
+        ... class Angle(Regression):
+        ...     "An angle in degrees."
+        >>> adapter_from(Angle([0.0], [90.0]).describe())
+        Angle(mean=[0.0], std=[90.0])
+    """
+    _KINDS[kind.__name__] = kind
+    return kind
+
+
+@register_adapter
 class Regression:
     """Real numbers, one or several per instance, in the user's units.
 
@@ -115,14 +134,14 @@ class Regression:
         return cls(rows.mean(0).tolist(), std.tolist())
 
     def __repr__(self) -> str:
-        return f"Regression(mean={list(self.mean)}, std={list(self.std)})"
+        return f"{type(self).__name__}(mean={list(self.mean)}, std={list(self.std)})"
 
     @property
     def channels(self) -> int:
         return len(self.mean) + 1
 
     def neutral(self, x: Any) -> Tensor:
-        return torch.zeros(count(x), self.channels, **_like(x))
+        return torch.zeros(count(x), self.channels, **like(x))
 
     def encode(self, answer: Tensor) -> Tensor:
         values = _rows(answer)
@@ -159,7 +178,7 @@ class Regression:
         return _Rescale(self.mean, self.std)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "Regression", "mean": list(self.mean), "std": list(self.std)}
+        return {"kind": type(self).__name__, "mean": list(self.mean), "std": list(self.std)}
 
     def _residual(self, output: Tensor, label: Tensor) -> Tensor:
         # Both as (batch, answers): (batch, 1) minus (batch,) would broadcast to a square.
@@ -180,210 +199,94 @@ class Regression:
         return mean, std
 
 
-class _Classes:
-    """What `Classification` and `DenseMap` share: labels are integers, outputs are logits."""
+@register_adapter
+class NodeRegression(Regression):
+    """Numbers for each node of a graph batch: outputs and labels `(nodes,)` or `(nodes, answers)`.
 
-    kind: ClassVar[str]
+    What is "per instance" elsewhere is per node. Args are those of `Regression`.
 
-    def __init__(self, classes: int, least: int, distance: ProbabilityDistance) -> None:
-        if classes < least:
-            raise IT3Error(f"there must be at least {least} classes, not {classes}")
-        if distance not in MEASURES:
-            raise IT3Error(f"distance must be one of {', '.join(MEASURES)}, not {distance!r}")
-        self.classes = classes
-        self.distance_name = distance
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> graphs = SimpleNamespace(num_graphs=2, batch=torch.tensor([0, 0, 0, 1, 1]))
+        >>> NodeRegression().neutral(graphs).shape
+        torch.Size([5, 2])
+    """
+
+    def neutral(self, x: Any) -> Tensor:
+        return super().neutral(per_node(x))
+
+
+@register_adapter
+class Quantiles(Regression):
+    """Quantiles of one number, by the pinball loss: labels `(batch,)`, outputs `(batch, levels)`.
+
+    A label's signal is the label at every level. The error is that of the level nearest to 0.5.
+
+    Args:
+        levels: of the quantiles, ascending between 0 and 1.
+        mean, std: of the training labels, see `Regression`.
+
+    Example:
+        >>> import torch
+        >>> adapter = Quantiles.fit(torch.tensor([10.0, 20.0, 30.0]), levels=(0.1, 0.5, 0.9))
+        >>> adapter.error(torch.tensor([[5.0, 18.0, 40.0]]), torch.tensor([20.0]))
+        tensor([2.])
+    """
+
+    def __init__(
+        self, levels: Sequence[float] = (0.05, 0.5, 0.95), mean: float = 0.0, std: float = 1.0
+    ) -> None:
+        self.levels = tuple(map(float, levels))
+        if not self.levels or [*self.levels] != sorted({q for q in self.levels if 0 < q < 1}):
+            raise IT3Error(f"levels must ascend between 0 and 1, and are {list(self.levels)}")
+        super().__init__([mean] * len(self.levels), [std] * len(self.levels))
+
+    @classmethod
+    def fit(cls, labels: Tensor, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> Quantiles:
+        one = Regression.fit(labels)
+        if len(one.mean) != 1:
+            raise IT3Error(f"quantiles are of one number an instance, not of {len(one.mean)}")
+        return cls(levels, one.mean[0], one.std[0])
 
     def __repr__(self) -> str:
-        return f"{self.kind}({self.classes}, distance={self.distance_name!r})"
+        return f"Quantiles({list(self.levels)}, mean={self.mean[0]}, std={self.std[0]})"
 
-    @property
-    def channels(self) -> int:
-        return self.classes + 1
+    def encode(self, answer: Tensor) -> Tensor:
+        return super().encode(self._every_level(answer))
+
+    def loss(self, output: Tensor, label: Tensor) -> Tensor:
+        """Pinball loss in training standard deviations, averaged over the levels."""
+        gap = self._scale(self._residual(self._every_level(label), output))
+        levels = gap.new_tensor(self.levels)
+        return torch.maximum(levels * gap, (levels - 1) * gap).mean(1)
+
+    def error(self, output: Tensor, label: Tensor) -> Tensor:
+        middle = min(range(len(self.levels)), key=lambda place: abs(self.levels[place] - 0.5))
+        return self._residual(output, self._every_level(label))[:, middle].abs()
+
+    def _every_level(self, answer: Tensor) -> Tensor:
+        values = _rows(answer)
+        return values.expand(-1, len(self.levels)) if values.shape[1] == 1 else values
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": self.kind, "classes": self.classes, "distance": self.distance_name}
-
-    def _checked(self, label: Tensor, lowest: int | None = 0) -> Tensor:
-        if label.is_floating_point():
-            raise IT3Error("labels must be integers: call labels.long()")
-        label, largest = label.long(), max(self.classes, 2) - 1
-        if label.numel() == 0:
-            return label
-        low, high = int(label.min()), int(label.max())
-        if high > largest or (lowest is not None and low < lowest):
-            raise IT3Error(f"labels run from {low} to {high}, but must lie in 0 … {largest}")
-        return label
-
-    def _gap(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        return MEASURES[self.distance_name](log_p, log_q)
-
-
-class Classification(_Classes):
-    """One of several classes: labels are integers `(batch,)`, outputs logits `(batch, classes)`.
-
-    A signal is the class probabilities and the indicator; the neutral is uniform. Distances are
-    between the two outputs' probabilities: `"js"` (Jensen–Shannon), `"kl"`, `"l1"` (the sum of the
-    absolute differences) or `"l2"` (Euclidean).
-
-    Args:
-        classes: number of classes, at least two.
-        distance: the measure of the idempotence error; L1 goes best with accuracy.
-
-    Example:
-        >>> import torch
-        >>> adapter = Classification(2)
-        >>> adapter.encode(torch.tensor([1]))
-        tensor([[0., 1., 1.]])
-        >>> adapter.neutral(torch.zeros(1, 5))
-        tensor([[0.5000, 0.5000, 0.0000]])
-    """
-
-    kind = "Classification"
-
-    def __init__(self, classes: int, distance: ProbabilityDistance = "l1") -> None:
-        super().__init__(classes, 2, distance)
-
-    def neutral(self, x: Any) -> Tensor:
-        uniform = torch.full((count(x), self.classes), 1 / self.classes, **_like(x))
-        return nnf.pad(uniform, (0, 1))
-
-    def encode(self, answer: Tensor) -> Tensor:
-        if answer.is_floating_point():
-            if answer.dim() != 2 or answer.shape[1] != self.classes:
-                raise IT3Error(
-                    f"outputs must be logits of shape (batch, {self.classes}), labels integers"
-                )
-            return torch.constant_pad_nd(answer.softmax(1), (0, 1), 1.0)
-        onehot = nnf.one_hot(self._check(answer), self.classes)
-        return nnf.pad(onehot.to(torch.get_default_dtype()), (0, 1), value=1.0)
-
-    def perturb(self, signal: Tensor, noise: float) -> Tensor:
-        """With probability `noise`, replaces an answer by a class drawn at random."""
-        drawn = torch.randint(self.classes, signal.shape[:1], device=signal.device)
-        other = nnf.pad(nnf.one_hot(drawn, self.classes).to(signal), (0, 1), value=1.0)
-        replaced = torch.rand(signal.shape[0], 1, device=signal.device) < noise
-        return torch.where(replaced, other, signal)
-
-    def distance(self, first: Tensor, second: Tensor) -> Tensor:
-        return self._gap(first.log_softmax(1), second.log_softmax(1))
-
-    def loss(self, output: Tensor, label: Tensor) -> Tensor:
-        """Cross-entropy, in nats."""
-        return nnf.cross_entropy(output, self._check(label), reduction="none")
-
-    def error(self, output: Tensor, label: Tensor) -> Tensor:
-        """1 where the most probable class is wrong, else 0."""
-        return (output.argmax(1) != self._check(label)).to(output.dtype)
-
-    def _check(self, label: Tensor) -> Tensor:
-        if label.dim() == 1:
-            return self._checked(label)
-        raise IT3Error(f"class labels must have shape (batch,), not {tuple(label.shape)}")
-
-
-class DenseMap(_Classes):
-    """A class for every pixel. Outputs are logits `(batch, classes, *size)`.
-
-    With `classes=1` the map is binary: one logit a pixel. Labels are integers `(batch, *size)`
-    (or `(batch, 1, height, width)`); a negative label means "unknown", is left out of loss and
-    error, and is encoded as neutral. A signal is a map of probabilities and an indicator plane.
-    Distances are means over the pixels of the measures that `Classification` has.
-
-    Args:
-        classes: 1 for a binary map, else the number of classes.
-        distance: the measure of the idempotence error.
-
-    Example:
-        >>> import torch
-        >>> adapter = DenseMap()
-        >>> adapter.neutral(torch.zeros(2, 3, 8, 8)).shape
-        torch.Size([2, 2, 8, 8])
-        >>> adapter.encode(torch.tensor([[[0, 1, -1]]])).squeeze()
-        tensor([[0.0000, 1.0000, 0.5000],
-                [1.0000, 1.0000, 0.0000]])
-    """
-
-    kind = "DenseMap"
-
-    def __init__(self, classes: int = 1, distance: ProbabilityDistance = "js") -> None:
-        super().__init__(classes, 1, distance)
-
-    @property
-    def _uniform(self) -> float:
-        return 0.5 if self.classes == 1 else 1 / self.classes
-
-    def neutral(self, x: Any) -> Tensor:
-        size = next(tensors(x)).shape[2:]
-        uniform = torch.full((count(x), self.classes, *size), self._uniform, **_like(x))
-        return torch.cat([uniform, torch.zeros_like(uniform[:, :1])], 1)
-
-    def encode(self, answer: Tensor) -> Tensor:
-        if answer.is_floating_point():
-            values = answer.sigmoid() if self.classes == 1 else answer.softmax(1)
-            return torch.cat([values, torch.ones_like(values[:, :1])], 1)
-        label = self._check(answer)
-        known = (label >= 0).unsqueeze(1)
-        values = self._planes(label.clamp_min(0)).to(torch.get_default_dtype())
-        values = torch.where(known, values, torch.full_like(values, self._uniform))
-        return torch.cat([values, known.to(values)], 1)
-
-    def perturb(self, signal: Tensor, noise: float) -> Tensor:
-        """With probability `noise`, replaces a pixel's answer by a class drawn at random."""
-        values, known = signal[:, :-1], signal[:, -1:]
-        shape = (signal.shape[0], *signal.shape[2:])
-        drawn = torch.randint(max(self.classes, 2), shape, device=signal.device)
-        other = self._planes(drawn).to(values)
-        replaced = (torch.rand_like(known) < noise) & (known > 0)
-        return torch.cat([torch.where(replaced, other, values), known], 1)
-
-    def distance(self, first: Tensor, second: Tensor) -> Tensor:
-        return self._gap(self._log(first), self._log(second)).flatten(1).mean(1)
-
-    def loss(self, output: Tensor, label: Tensor) -> Tensor:
-        """Cross-entropy, in nats, averaged over the known pixels."""
-        label = self._check(label, output)
-        picked = self._log(output).gather(1, label.clamp_min(0).unsqueeze(1)).squeeze(1)
-        return _mean_known(-picked, label)
-
-    def error(self, output: Tensor, label: Tensor) -> Tensor:
-        """Fraction of the known pixels whose most probable class is wrong."""
-        label = self._check(label, output)
-        wrong = self._log(output).argmax(1) != label
-        return _mean_known(wrong.to(output.dtype), label)
-
-    def _planes(self, label: Tensor) -> Tensor:
-        """A plane for each class, or the one of a binary map."""
-        if self.classes == 1:
-            return label.unsqueeze(1)
-        return nnf.one_hot(label, self.classes).movedim(-1, 1)
-
-    def _log(self, output: Tensor) -> Tensor:
-        """Log-probabilities with at least two classes."""
-        if self.classes == 1:
-            return torch.cat([nnf.logsigmoid(-output), nnf.logsigmoid(output)], 1)
-        return output.log_softmax(1)
-
-    def _check(self, label: Tensor, output: Tensor | None = None) -> Tensor:
-        label = self._checked(label, lowest=None)  # a negative one is unknown
-        dimensions = 4 if output is None else output.dim()
-        if label.dim() == dimensions and label.shape[1] == 1:
-            label = label.squeeze(1)
-        if output is not None and label.shape != (output.shape[0], *output.shape[2:]):
-            raise IT3Error(f"maps {tuple(output.shape)} don't fit labels {tuple(label.shape)}")
-        return label
+        own = {"levels": list(self.levels), "mean": self.mean[0], "std": self.std[0]}
+        return {"kind": type(self).__name__, **own}
 
 
 def adapter_from(description: dict[str, Any]) -> Adapter:
     """The adapter that `describe()` described."""
+    import it3_core.model.classes  # noqa: F401 - they are registered there
+
     settings = dict(description)
-    kinds: dict[Any, Callable[..., Adapter]] = {
-        kind.__name__: kind for kind in (Regression, Classification, DenseMap)
-    }
     kind = str(settings.pop("kind", None))
-    if kind not in kinds:
-        raise IT3Error(f"no adapter of it3-core is called {kind!r}; there are {sorted(kinds)}")
+    if kind not in _KINDS:
+        raise IT3Error(
+            f"no adapter is called {kind!r}; there are {sorted(_KINDS)}, and register_adapter adds "
+            f"one of your own"
+        )
     try:
-        return kinds[kind](**settings)
+        return _KINDS[kind](**settings)
     except (TypeError, ValueError, RuntimeError, OverflowError) as problem:
         reason = " ".join(str(problem).split())
         raise IT3Error(f"this is no description of an adapter: {reason}") from problem
@@ -406,14 +309,13 @@ def _rows(values: Tensor) -> Tensor:
     return values.unsqueeze(1) if values.dim() == 1 else values.flatten(1)
 
 
-def _like(x: Any) -> dict[str, Any]:
+def per_node(x: Any) -> Any:
+    """A tensor with a row for each node of a graph batch; anything else as it is."""
+    return torch.empty(len(x.batch), **like(x)) if is_graph(x) else x
+
+
+def like(x: Any) -> dict[str, Any]:
     """Device and floating dtype for a tensor that goes with `x`."""
     parts = list(tensors(x)) or [torch.empty(0)]
     floating = next((part.dtype for part in parts if part.is_floating_point()), None)
     return {"device": parts[0].device, "dtype": floating}
-
-
-def _mean_known(values: Tensor, label: Tensor) -> Tensor:
-    known = (label >= 0).flatten(1)
-    total = torch.where(known, values.flatten(1), torch.zeros_like(values.flatten(1))).sum(1)
-    return total / known.sum(1).clamp_min(1)

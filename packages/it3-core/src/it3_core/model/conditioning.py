@@ -355,13 +355,16 @@ def _channel_dimension(layer: nn.Module, features: Tensor, given: int | None, na
 
 def _spread(signal: Tensor, features: Tensor, channel: int, x: Any, name: str) -> Tensor:
     """A signal per instance, shaped to be added to (or put beside) the features of each."""
-    if is_graph(x) and features.dim() == 2 and features.shape[0] == x.batch.shape[0]:
+    nodes = is_graph(x) and features.dim() == 2 and features.shape[0] == x.batch.shape[0]
+    if nodes and signal.shape[0] != features.shape[0]:  # else each node has its own
         return signal[x.batch]
     if signal.shape[0] != features.shape[0]:
         raise IT3Error(
             f"layer {name!r} has {len(features)} rows for a batch of {len(signal)}: name another"
         )
-    if signal.dim() > 2:  # a map
+    if signal.dim() > 2:  # a map, or one for each token
+        if channel > 1 and signal.shape[2:] == features.shape[1:-1]:
+            return signal.movedim(1, -1)
         if channel == 1 and features.dim() == signal.dim():
             if signal.shape[2:] == features.shape[2:]:
                 return signal

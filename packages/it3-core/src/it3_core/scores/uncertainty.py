@@ -1,22 +1,25 @@
 """Uncertainty scores beside the idempotence error: how unusual is an input?
 
 Each is a callable from a batch to one score per instance, larger for what is less like the training
-data, and each is of the first answer f(x, neutral). Passes over the network: entropy and
-Mahalanobis distance 1, the idempotence error 2, an ensemble as many as networks.
+data, and each is of the first answer: f(x, neutral), or f(x) of a network without a signal. Passes
+over the network: entropy and Mahalanobis distance 1, the idempotence error 2, an ensemble as many
+as networks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from it3_core.batching import Data, labelled
 from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.errors import IT3Error
-from it3_core.model.adapters import Adapter, Regression
+from it3_core.model.adapters import Adapter
+from it3_core.model.classes import Classification
 from it3_core.model.losses import first_pass
 
 Score = Callable[[Any], Tensor]
@@ -34,18 +37,16 @@ class Entropy:
     """Of the probabilities in the first answer, in nats; of a map, the mean over its pixels."""
 
     def __init__(self, model: nn.Module, adapter: Adapter) -> None:
-        if isinstance(adapter, Regression):
-            raise IT3Error("a regression answers with no probabilities, so it has no entropy")
+        if not hasattr(adapter, "log_probabilities"):
+            raise IT3Error(f"{type(adapter).__name__} has no probabilities, so it has no entropy")
         self.adapter = adapter
         self._functional = FunctionalModel(model)
 
     def __call__(self, x: Any) -> Tensor:
-        signal = self.adapter.encode(_first_answer(self._functional, self.adapter, x))
-        p = signal[:, :-1]  # without the indicator
-        if p.shape[1] == 1:
-            p = torch.cat([p, 1 - p], 1)
-        surprise: Tensor = torch.special.entr(p).sum(1)
-        return surprise.view(len(p), -1).mean(1)
+        answer = _first_answer(self._functional, self.adapter, x)
+        log_p: Tensor = self.adapter.log_probabilities(answer)
+        surprise: Tensor = torch.special.entr(log_p.exp()).sum(1)
+        return surprise.view(len(log_p), -1).mean(1)
 
 
 class Mahalanobis:
@@ -56,7 +57,7 @@ class Mahalanobis:
     places first.
 
     Args:
-        model: the conditioned and trained network.
+        model: the trained network, with a signal or without.
         adapter: what kind of answer it gives.
         layer: the layer's name, such as the last but one; `condition()` and `widen()` put `model.`
             before a network's own names.
@@ -78,26 +79,25 @@ class Mahalanobis:
         cls,
         model: nn.Module,
         adapter: Adapter,
-        inputs: Iterable[Any],
+        data: Data,
         layer: str,
-        *,
-        labels: Tensor | None = None,
     ) -> Mahalanobis:
-        """Learns from batches of training inputs, with a class for each instance, or one mean.
+        """Learns from training data: a mean for each class of a `Classification`'s labels, or one.
 
         The covariance is shrunk towards the same spread in all directions by Ledoit and Wolf's
         fraction, which grows where there are few instances for many channels.
         """
         empty = torch.empty(0)
         found = cls(model, adapter, layer, empty, empty)
-        features = torch.cat([found.features(batch) for batch in inputs])
-        if len(features) < 2:
+        seen, labels = [empty], []
+        for x, y in labelled(data):
+            seen.append(found.features(x))
+            by_class = isinstance(adapter, Classification) and y is not None
+            labels.append(y.cpu() if by_class else torch.zeros(len(seen[-1]), dtype=torch.long))
+        if sum(map(len, seen)) < 2:
             raise IT3Error("a Mahalanobis distance needs at least two training instances")
-        if labels is None:
-            labels = torch.zeros(len(features), dtype=torch.long)
-        if len(labels) != len(features):
-            raise IT3Error(f"there are {len(features)} inputs but {len(labels)} labels")
-        classes, rows = torch.unique(labels.cpu(), return_inverse=True)
+        features = torch.cat(seen[1:])
+        classes, rows = torch.unique(torch.cat(labels), return_inverse=True)
         means = torch.stack([features[rows == number].mean(0) for number in range(len(classes))])
         covariance = _shrunk(features - means[rows])
         return cls(model, adapter, layer, means, torch.linalg.pinv(covariance, hermitian=True))

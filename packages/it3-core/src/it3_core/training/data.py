@@ -13,14 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from it3_core.batching import check_input, count, map_tensors, take, tensors
 from it3_core.errors import IT3Error
 from it3_core.io.tensors import digest
-
-Data = tuple[Any, Tensor] | Dataset[Any]
-"""Inputs and labels; or a Dataset of `(x, y)`, which is where augmentation belongs."""
 
 Batch = tuple[Any, Tensor]
 Collate = Callable[[list[Any]], Any]
@@ -36,16 +40,27 @@ class Rows:
 
     @classmethod
     def of(
-        cls, data: Data, collate: Collate | None = None, dtype: torch.dtype | None = None
+        cls, data: Any, collate: Collate | None = None, dtype: torch.dtype | None = None
     ) -> Rows:
         """All rows of the data, after a look at what can be seen at once; `dtype` is the net's."""
         if isinstance(data, tuple):
             if collate is not None:
                 raise IT3Error("collate belongs to a Dataset: leave it out")
             return cls._of_pair(data, dtype)
+        if isinstance(data, DataLoader):
+            drawn = type(data.sampler) not in (RandomSampler, SequentialSampler)
+            if data.batch_size is None or (drawn and not isinstance(data.dataset, IterableDataset)):
+                raise IT3Error(
+                    "fit draws the rows itself, so that it can resume: give the DataLoader's "
+                    "Dataset in place of one with a sampler of its own"
+                )
+            data, collate = data.dataset, collate or data.collate_fn
+        if isinstance(data, IterableDataset):
+            data = [*data]  # read once, and kept
         if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise IT3Error(
-                f"the data must be a pair (x, y) or a Dataset, not a {type(data).__name__}"
+                f"the data must be a pair (x, y), a Dataset or a DataLoader, not a "
+                f"{type(data).__name__}"
             )
         if len(data) == 0:
             raise IT3Error("there are no rows to train or validate on")

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from it3_core.batching import Data
 from it3_core.engine.inner_optimizer import OptimizerFactory, make_optimizer
 from it3_core.errors import IT3Error
 from it3_core.io.files import FilePath
 from it3_core.io.progress import Progress
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import zigzag_loss
-from it3_core.training.data import Batches, Collate, Data, Rows, cut, own_randomness
+from it3_core.training.data import Batches, Collate, Rows, cut, own_randomness
 from it3_core.training.frozen import frozen, layers_before
 from it3_core.training.resume import History, ResumeFile, name_of
 from it3_core.training.trainer import (
@@ -44,7 +45,7 @@ def fit(
     *,
     validation: Validation = 0.1,
     epochs: int = 100,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     lr: float = 1e-3,
     optimizer: OptimizerFactory = "Adam",
     schedule: str = "constant",
@@ -72,13 +73,15 @@ def fit(
     Args:
         model: the conditioned network, called as `model(x, signal)`.
         adapter: what kind of answer it gives.
-        data: a pair `(x, y)`, with x of any make that a method takes; or a Dataset of `(x, y)`.
-        validation: a pair or Dataset; or the fraction of `data` to take for it, drawn with `seed`
-            (a Dataset that augments will augment these too); or a function of the model that
+        data: a pair `(x, y)`, with x of any make that a method takes; or a Dataset of `(x, y)`,
+            where augmentation belongs; or a DataLoader of one, for its collate and batch size. Rows
+            are drawn with `seed` whatever its order; an IterableDataset is read once, and kept.
+        validation: data in the same forms; or the fraction of `data` to take for it, drawn with
+            `seed` (a Dataset that augments will augment these too); or a function of the model that
             returns a number to minimise (the first process's counts); or None.
         epochs: how often to go through the data at most.
-        batch_size: rows in a step, over all processes. An epoch is cut into batches of nearly equal
-            size, this at most, so that none is a left-over of one row.
+        batch_size: rows in a step, over all processes; by default a DataLoader's, or 64. An epoch
+            is cut into batches of nearly equal size, this at most: none is a left-over of one row.
         lr: the learning rate.
         optimizer: a class of torch.optim by name, or a factory called as `(parameters, lr=…)`.
         schedule: of the learning rate: `"constant"`, `"cosine"` (from `lr` towards 0, epoch by
@@ -116,6 +119,8 @@ def fit(
         >>> history.validation[-1] < history.validation[0]
         True
     """
+    if batch_size is None:
+        batch_size = getattr(data, "batch_size", None) or 64
     _whole(1, epochs=epochs, batch_size=batch_size, patience=patience)
     _whole(0, workers=workers)
     _positive(lr=lr, clip=clip)
@@ -226,10 +231,12 @@ def _validation_loss(
     """The mean loss of f(x, neutral), each process with its part of the rows."""
     own = rows.numbers[group.rank :: group.size]
     made = Batches(rows, cut(own, size) if len(own) else (), ("held out", seed, group.rank))
-    total = 0.0
+    total, number = 0.0, 0  # of losses: graphs have one for each node
     for x, y in made.starting_at(0, workers, device):
-        total += float(adapter.loss(model(x, adapter.neutral(x)), y).double().sum())
-    return group.sum(total)[0] / len(rows.numbers)
+        losses = adapter.loss(model(x, adapter.neutral(x)), y)
+        total, number = total + float(losses.double().sum()), number + len(losses)
+    total, every = group.sum(total, number)
+    return total / every
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:

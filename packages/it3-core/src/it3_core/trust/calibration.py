@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from it3_core.batching import Data, labelled
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.io.typed import as_kind
 from it3_core.methods.source import Source
@@ -81,13 +82,11 @@ class Trust:
 
     @classmethod
     def fit(
-        cls, model: nn.Module, adapter: Adapter, batches: Iterable[Any], false_alarms: float = 0.05
+        cls, model: nn.Module, adapter: Adapter, data: Data, false_alarms: float = 0.05
     ) -> Trust:
-        """Trust from batches of validation inputs, or from one batch."""
+        """Trust from validation data, whose labels are not used."""
         source = Source(model, adapter)
-        if isinstance(batches, Tensor):
-            batches = [batches]
-        errors = [source(batch).error_before for batch in batches]
+        errors = [source(x).error_before for x, _ in labelled(data)]
         if not errors:
             raise IT3Error("trust needs at least one batch of training inputs")
         found = torch.cat(errors)

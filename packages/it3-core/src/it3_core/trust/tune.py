@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from it3_core.batching import batches, count, take
+from it3_core.batching import Data, batches, count, take, whole
 from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.io.progress import Progress
@@ -62,8 +62,7 @@ class ExtrapolationSplit(Trial):
 def tune(
     model: nn.Module,
     adapter: Adapter,
-    x: Any,
-    y: Tensor,
+    data: Data,
     *,
     shifts: Mapping[str, Callable[[Any], Any]],
     extrapolation: ExtrapolationSplit | Sequence[ExtrapolationSplit] | None = None,
@@ -91,8 +90,7 @@ def tune(
     Args:
         model: the conditioned and trained network.
         adapter: what kind of answer it gives; its `error` is what counts.
-        x: validation inputs, which the network was not fitted to.
-        y: their labels.
+        data: validation data, which the network was not fitted to.
         shifts: what might happen to inputs, by name: each takes `x` and returns it shifted. Each
             is applied once, so that all candidates see the same inputs.
         extrapolation: for regression, an `ExtrapolationSplit`, or several networks' of the same
@@ -113,14 +111,14 @@ def tune(
         >>> model = widen(torch.nn.Linear(3, 1), adapter)
         >>> _ = torch.nn.init.normal_(model.model.weight)  # stands in for training
         >>> noise = lambda x: x + 0.3 * torch.randn_like(x)
-        >>> tuning = tune(model, adapter, x, model(x, adapter.neutral(x)).detach(),
-        ...               shifts={"noise": noise}, progress=False)
-        >>> tuning.chosen.method  # the labels are the network's own answers: nothing can be better
+        >>> y = model(x, adapter.neutral(x)).detach()  # its own answers: nothing can be better
+        >>> tuning = tune(model, adapter, (x, y), shifts={"noise": noise}, progress=False)
+        >>> tuning.chosen.method
         'Source'
     """
     if isinstance(extrapolation, ExtrapolationSplit):
         extrapolation = [extrapolation]
-    splits = list(extrapolation or ())
+    splits, (x, y) = list(extrapolation or ()), whole(data)
     _check_rows(x, y, splits)
     if not shifts and not splits:
         raise IT3Error("name at least one shift to tune for, or give an extrapolation split")
@@ -157,8 +155,8 @@ def tune(
                 scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
                 relative[name] = (errors - base[name]) / scale
                 bar.show((number + 1) * len(trials) + done + 1, f"{candidate}, on {name}")
-            whole = _for(model, candidate, shift_gates)
-            results.append(CandidateResult.of(whole, relative, split_names))
+            ungated = _for(model, candidate, shift_gates)
+            results.append(CandidateResult.of(ungated, relative, split_names))
             if candidate.gate is not None or candidate.method in STATEFUL:
                 continue
             for gate, picked in gates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from it3_core import Adapter, IT3Error
+from it3_core.batching import Data, labelled
 from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.engine.inner_optimizer import Norm, Weights
 from it3_core.io.tensors import under
@@ -29,7 +30,7 @@ class Fisher:
         ...                           torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10))
         >>> known = torch.randn(64, 3, 8, 8)
         >>> model = condition(net, adapter, layer="0")
-        >>> fisher = Fisher.collect(model, adapter, torch.split(known, 32))
+        >>> fisher = Fisher.collect(model, adapter, known)
         >>> sorted(fisher.importance)
         ['model.1.bias', 'model.1.weight']
     """
@@ -41,7 +42,7 @@ class Fisher:
         cls,
         model: nn.Module,
         adapter: Adapter,
-        inputs: Iterable[Tensor],
+        data: Data,
         norm: Norm = "batch",
     ) -> Fisher:
         """(1/Q) Σ_q (∂ L_CE(f(x_q), ŷ_q) / ∂θ)², ŷ being the network's own prediction.
@@ -51,7 +52,7 @@ class Fisher:
         fast = FunctionalModel(model, "norms", batch_norm_choice(model, norm))
         total: Weights = {}
         batches = 0
-        for batch in inputs:
+        for batch, _ in labelled(data):
             x, _ = prepared(batch, fast)
             with fast.session() as run:
                 neutral = adapter.neutral(x)

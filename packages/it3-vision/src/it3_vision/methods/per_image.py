@@ -38,9 +38,12 @@ class PerImage:
         norm: Norm,
     ) -> None:
         base.check_settings(steps, lr)
-        self.adapter, self.steps, self.lr, self.optimizer = adapter, steps, lr, optimizer
+        self.model, self.adapter, self.parameters = model, adapter, parameters
+        self.steps, self.lr, self.optimizer = steps, lr, optimizer
         self.norm = base.batch_norm_choice(model, norm)
         self._functional = FunctionalModel(model, parameters, self.norm)
+
+    __repr__ = base.shown
 
     def _loss(self, image: Tensor, neutral: Tensor) -> Loss:
         raise NotImplementedError

@@ -65,7 +65,7 @@ class RoadMap(DenseMap):
     """
 
     def distance(self, first: Tensor, second: Tensor) -> Tensor:
-        gap = self._gap(self._log(first), self._log(second)).flatten(1)
+        gap = self._gap(self.log_probabilities(first), self.log_probabilities(second)).flatten(1)
         known = (first != NO_DATA).flatten(1)
         return (gap * known).sum(1) / known.sum(1).clamp_min(1)
 
