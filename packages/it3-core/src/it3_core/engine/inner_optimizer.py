@@ -286,21 +286,21 @@ def affine_names(module: nn.Module) -> list[str]:
     ]
 
 
-def _blended(layer: _BatchNorm, fraction: float, x: Tensor) -> Tensor:
-    if fraction == 1 and x.numel() == x.shape[1]:
+def _blended(layer: _BatchNorm, fraction: float, input: Tensor) -> Tensor:
+    if fraction == 1 and input.numel() == input.shape[1]:
         raise IT3Error(
             'norm="batch" needs more than one value per channel, and this batch has one: use '
             'norm="source" or a blend such as norm=0.1'
         )
     if fraction == 1:  # torch's own is several times faster
-        return nnf.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
-    return _normalised(layer, x, *_statistics(layer, fraction, x))
+        return nnf.batch_norm(input, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
+    return _normalised(layer, input, *_statistics(layer, fraction, input))
 
 
-def _recorded(layer: _BatchNorm, name: str, blend: Blend, x: Tensor) -> Tensor:
-    mean, var = _statistics(layer, blend.fraction, x)
+def _recorded(layer: _BatchNorm, name: str, blend: Blend, input: Tensor) -> Tensor:
+    mean, var = _statistics(layer, blend.fraction, input)
     blend.found |= {f"{name}running_mean": mean.detach(), f"{name}running_var": var.detach()}
-    return _normalised(layer, x, mean, var)
+    return _normalised(layer, input, mean, var)
 
 
 def _statistics(layer: _BatchNorm, fraction: float, x: Tensor) -> tuple[Tensor, Tensor]:

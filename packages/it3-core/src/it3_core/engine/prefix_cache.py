@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from it3_core.batching import map_tensors
-from it3_core.model.conditioning import Conditioned
+from it3_core.model.conditioning import Conditioned, is_called
 
 Doing = Literal["nothing", "recording", "replaying"]
 
@@ -47,13 +47,15 @@ class PrefixCache:
                 name = f"{owner}.{leaf}" if owner else leaf
                 if name in opened or name == "embed":
                     continue
-                if isinstance(child, nn.ModuleList | nn.ModuleDict):
-                    opened.append(name)  # never called itself: what it holds is
+                if not is_called(child):
+                    opened.append(name)  # what it holds is
                     continue
                 self._own.append((child, child.forward))
                 child.forward = partial(self._through, len(self._modules), child.forward)
                 self._modules.append(name)
-        self._entrance = self._modules.index(entrance)
+        # By identity: a layer that is used twice is among the children under its first name.
+        layer = shell.get_submodule(entrance)
+        self._entrance = next(i for i, (child, _) in enumerate(self._own) if child is layer)
         self._kept: list[list[Any]] = []
         self._copies: list[Tensor] = []
         self._calls: list[int] = []
@@ -121,7 +123,10 @@ class PrefixCache:
         """Lets the activations go."""
         self._kept = []
 
-    def _through(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # Its own arguments by place alone: torch-geometric's layers are called with `index=`.
+    def _through(
+        self, index: int, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
         """Stands in for the forward of module `index`."""
         if self._doing == "nothing":
             return forward(*args, **kwargs)

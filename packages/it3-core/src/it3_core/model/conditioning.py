@@ -154,17 +154,17 @@ def _as_the_first(
     layer: nn.modules.batchnorm._BatchNorm,
     forward: Callable[[Tensor], Tensor],
     rows: int,
-    x: Tensor,
+    input: Tensor,  # by torch's own name: some networks call a norm with `input=`
 ) -> Tensor:
-    first = forward(x[:rows])
-    if x.shape[0] == rows:
+    first = forward(input[:rows])
+    if input.shape[0] == rows:
         return first
     with torch.no_grad():
-        over = [dimension for dimension in range(x.dim()) if dimension != 1]
+        over = [dimension for dimension in range(input.dim()) if dimension != 1]
         # In single precision under autocast too: the layer's weights are, and must match.
-        known = x[:rows] if layer.weight is None else x[:rows].to(layer.weight.dtype)
+        known = input[:rows] if layer.weight is None else input[:rows].to(layer.weight.dtype)
         var, mean = torch.var_mean(known, over, correction=0)
-    rest = nnf.batch_norm(x[rows:], mean, var, layer.weight, layer.bias, eps=layer.eps)
+    rest = nnf.batch_norm(input[rows:], mean, var, layer.weight, layer.bias, eps=layer.eps)
     return torch.cat([first, rest])
 
 
@@ -207,6 +207,11 @@ def condition(
         True
     """
     entrance = find_layer(model, layer)
+    if not is_called(entrance):
+        raise IT3Error(
+            f"layer {layer!r} is a {type(entrance).__name__}, which only holds layers and is never "
+            f"called: name one of them, such as {f'{layer}.{next(iter(entrance._modules), 0)}'!r}"
+        )
     width = channels or _returned_channels(entrance, layer)
     embed: nn.Module = _Embedding(adapter.channels if hidden is None else hidden, width)
     if hidden is not None:
@@ -272,6 +277,11 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
     else:
         hint = f"it has {', '.join(map(repr, known[:8]))} …"
     raise IT3Error(f"the network has no layer {name!r}; {hint}")
+
+
+def is_called(module: nn.Module) -> bool:
+    """Whether it has a forward of its own; a plain ModuleList or ModuleDict only holds layers."""
+    return getattr(module.forward, "__func__", module.forward) is not nn.Module.forward
 
 
 class _OverChannels(nn.Linear):

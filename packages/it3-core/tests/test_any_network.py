@@ -1,0 +1,133 @@
+"""Networks that nobody here wrote: small stand-ins for what other libraries' networks do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from it3_core import (
+    IT3,
+    Adapter,
+    AnswerStep,
+    IT3Error,
+    OnlineIT3,
+    Regression,
+    Source,
+    zigzag_loss,
+)
+from it3_core import condition as conditioned
+
+METHODS: list[Callable[..., Any]] = [
+    Source,
+    AnswerStep,
+    IT3,
+    lambda m, a: IT3(m, a, parameters="above"),
+    lambda m, a: IT3(m, a, per_instance=True, steps=2),
+    OnlineIT3,
+]
+
+
+def listening(model: nn.Module, adapter: Adapter, layer: str, **how: Any) -> Any:
+    """A network with a signal, as if it had been trained."""
+    made = conditioned(model, adapter, layer, **how)
+    nn.init.normal_(made.embed.weight, std=0.5)  # type: ignore[union-attr, arg-type]
+    return made
+
+
+def plain_step(model: nn.Module, adapter: Adapter, x: Any) -> Tensor:
+    """What IT³ must answer: a step of torch.optim on a copy."""
+    f, anchor = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
+    optimizer = torch.optim.SGD(f.parameters(), lr=0.05)
+    y0 = f(x, adapter.neutral(x))
+    adapter.distance(anchor(x, adapter.encode(y0)), y0).mean().backward()
+    optimizer.step()
+    answer: Tensor = f(x, adapter.neutral(x)).detach()
+    return answer
+
+
+class Pooling(nn.Linear):
+    """As torch-geometric's aggregations: called with a keyword `index`; SchNet's say `forward`."""
+
+    def forward(self, x: Tensor, index: int = 0, forward: bool = False) -> Tensor:  # type: ignore[override]
+        return super().forward(x) * (index + forward)
+
+
+class Keywords(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.pool = nn.Linear(3, 4), nn.BatchNorm1d(4), Pooling(4, 4)
+        self.late, self.head = Pooling(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.norm(input=self.stem(x)), index=1, forward=True)
+        answer: Tensor = self.head(self.late(x.tanh(), index=2, forward=False))
+        return answer
+
+
+class Dense(nn.ModuleDict):
+    """As torchvision's DenseNet blocks: a container with a forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.values():
+            x = x + layer(x).tanh()
+        return x
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), Dense(), Dense(), nn.Linear(3, 1))
+
+
+def tied() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "layer", "how"),
+    [
+        (Keywords, "pool", {}),
+        (dense, "1", {"channels": 3}),
+        (dense, "1.b", {}),
+        (tied, "2", {}),
+    ],
+)
+def test_networks_of_other_makes_adapt_as_a_plain_step_does(
+    make: Callable[[], nn.Module], layer: str, how: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    adapter = Regression()
+    model = listening(make(), adapter, layer, **how).eval()
+    x = torch.randn(4, 3)
+    before = copy.deepcopy(model.state_dict())
+    expected = plain_step(model, adapter, x)
+    method = IT3(model, adapter, lr=0.05, optimizer="SGD", anchor_gradient=True, trust_region=False)
+    for _ in range(2):
+        torch.testing.assert_close(method(x).prediction, expected)
+    first = model(x, adapter.neutral(x))
+    for kind in METHODS:
+        found = kind(model, adapter)
+        torch.testing.assert_close(found(x).initial, first)
+        assert found(x).prediction.shape == first.shape
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_norms_that_are_called_by_keyword() -> None:
+    adapter, x, y = Regression(), torch.randn(6, 3), torch.randn(6)
+    model = listening(Keywords(), adapter, "stem")
+    zigzag_loss(model, adapter, x, y, shared_prefix=True).backward()
+    for norm in (0.5, "batch"):
+        assert Source(model, adapter, norm=norm)(x).prediction.isfinite().all()
+
+
+def test_a_list_that_is_never_called_is_no_layer() -> None:
+    net = nn.Sequential(nn.ModuleList([nn.Linear(3, 3)]), nn.Linear(3, 1))
+    with pytest.raises(IT3Error, match=r"only holds layers .* such as '0.0'"):
+        conditioned(net, Regression(), "0")
