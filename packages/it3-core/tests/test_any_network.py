@@ -14,10 +14,13 @@ from it3_core import (
     IT3,
     Adapter,
     AnswerStep,
+    Classification,
     IT3Error,
     OnlineIT3,
     Regression,
     Source,
+    fit,
+    widen,
     zigzag_loss,
 )
 from it3_core import condition as conditioned
@@ -131,3 +134,40 @@ def test_a_list_that_is_never_called_is_no_layer() -> None:
     net = nn.Sequential(nn.ModuleList([nn.Linear(3, 3)]), nn.Linear(3, 1))
     with pytest.raises(IT3Error, match=r"only holds layers .* such as '0.0'"):
         conditioned(net, Regression(), "0")
+
+
+class Tokens(nn.Module):
+    """Token ids to classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.head(self.mix(self.embed(x)).mean(1).tanh())
+        return answer
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("way", ["condition", "widen"])
+def test_token_ids_into_weights_of_any_type(dtype: torch.dtype, way: str) -> None:
+    adapter, x = Classification(3), torch.randint(9, (4, 5))
+    if way == "condition":
+        model: nn.Module = listening(Tokens().to(dtype), adapter, "mix")
+    else:
+        model = widen(Tokens().to(dtype), adapter, "head")
+    fit(model, adapter, (x, torch.tensor([0, 1, 2, 0])), epochs=1, progress=False)
+    for kind in METHODS[: 6 if way == "condition" else 3]:
+        assert kind(model, adapter)(x).prediction.dtype == dtype
+    with pytest.raises(IT3Error, match=r"shape \(4, 5\): give it one like those"):
+        Source(model, adapter)(x.to(dtype))
+
+
+def test_rows_adapt_each_on_its_own_where_an_answer_is_one_number() -> None:
+    adapter, x = Regression(), torch.randn(4, 3)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0))
+    model = listening(net, adapter, "0")
+    alone = torch.cat([IT3(model, adapter)(row).prediction for row in x[:, None]])
+    found = IT3(model, adapter, per_instance=True)(x)
+    torch.testing.assert_close(found.prediction, alone)
+    assert found.error_after.shape == (4,)

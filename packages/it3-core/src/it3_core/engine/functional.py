@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -193,10 +194,15 @@ class Session:
     ) -> Tensor:
         """`f(x, signal)` with `weights` in place of the module's own."""
         merged = self.source if weights is None else {**self.source, **weights}
-        if self.model._written is not None:
-            return self._shell.run(merged, x, signal, record, shared)
-        versions = {name: tensor._version for name, tensor in merged.items()}
-        output = self._shell.run(merged, x, signal, record, shared)
+        versions: dict[str, int] = {}
+        if self.model._written is None:
+            versions = {name: tensor._version for name, tensor in merged.items()}
+        try:
+            output = self._shell.run(merged, x, signal, record, shared)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError) as problem:
+            raise _refused(x, problem) from problem
         self._written |= {
             name for name, version in versions.items() if merged[name]._version > version
         }
@@ -326,15 +332,7 @@ class _Shell:
         return whole
 
     def _forward(self, x: Any, signal: Tensor) -> Tensor:
-        try:
-            output: Tensor = self._module(x, signal)
-        except RuntimeError as problem:
-            whole = [str(part.dtype) for part in tensors(x) if not part.is_floating_point()]
-            if whole and any(word in str(problem) for word in ("dtype", "scalar type", "Byte")):
-                raise IT3Error(
-                    f"the input is {', '.join(whole)}: convert it with x.float() ({problem})"
-                ) from problem
-            raise
+        output: Tensor = self._module(x, signal)
         if not isinstance(output, Tensor) or output.shape[:1] != signal.shape[:1]:
             found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise IT3Error(
@@ -363,6 +361,21 @@ def _watch(
     if not isinstance(output, Tensor):
         raise IT3Error(f"a watched {type(layer).__name__} layer returns no tensor")
     seen[index] = output if keep is None else keep(layer, output)
+
+
+def _refused(x: Any, problem: Exception) -> IT3Error:
+    """What a network says of an input that it can't take, in a sentence."""
+    said = " ".join(str(problem).split())
+    kinds = sorted({str(part.dtype) for part in tensors(x)})
+    # Token ids are meant to be whole numbers: "got Float and Double" is no fault of theirs.
+    whole = not any(part.is_floating_point() for part in tensors(x)) and "indices" not in said
+    if whole and re.search(r"\b(Byte|Char|Short|Int|Long|unsigned char)\b", said):
+        return IT3Error(f"the input is {', '.join(kinds)}: convert it with x.float() ({said})")
+    shapes = ", ".join(str(tuple(part.shape)) for part in tensors(x))
+    return IT3Error(
+        f"the network can't take an input of {', '.join(kinds)} and shape {shapes}: give it one "
+        f"like those that it was made for ({said})"
+    )
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

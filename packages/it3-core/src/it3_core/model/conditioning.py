@@ -100,6 +100,8 @@ class Conditioned(nn.Module):
         x, signal, _ = self._arriving()
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
         signal = _spread(signal, features, channel, x, self.layer)
+        if features.is_floating_point():  # the signal for token ids knows nothing of the weights
+            signal = signal.to(features.dtype)
         shape = [*features.shape]
         shape[channel] = signal.shape[channel]
         return (torch.cat([features, signal.expand(shape)], channel), *rest)
@@ -112,14 +114,15 @@ class Conditioned(nn.Module):
                 raise _NodesError
             features = features.repeat(times, *[1] * (features.dim() - 1))
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
-        embedding = _spread(self.embed(signal), features, channel, x, self.layer)
+        embedding = self.embed(signal.to(next(self.embed.parameters()).dtype))
+        embedding = _spread(embedding, features, channel, x, self.layer)
         if embedding.shape[channel] != features.shape[channel]:
             raise IT3Error(
                 f"layer {self.layer!r} returns {features.shape[channel]} channels, but its "
                 f"signal was embedded in {embedding.shape[channel]}: give condition() "
                 f"channels={features.shape[channel]}"
             )
-        return features + embedding
+        return features + embedding.to(features.dtype)
 
     def _arriving(self) -> tuple[Any, Tensor, int]:
         try:
