@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict, UserDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -93,22 +94,70 @@ def tied() -> nn.Module:
     return nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(3, 1))
 
 
+class Several(nn.Linear):
+    """A layer that returns its features and something else, in a tuple, a dict or a ModelOutput."""
+
+    def __init__(self, kind: Callable[..., Any]) -> None:
+        super().__init__(3, 4)
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        return self.kind("a note", super().forward(x), x)
+
+
+class ModelOutput(OrderedDict[str, Any]):
+    """As Hugging Face's: a dict of a type of its own, which counts its parts too."""
+
+
+class Pair(NamedTuple):
+    note: str
+    first: Tensor
+    second: Tensor
+
+
+def as_dict(note: str, first: Tensor, second: Tensor) -> Any:
+    return ModelOutput(note=note, first=first, second=second)
+
+
+class Encoder(nn.Module):
+    """As Hugging Face's: called by keywords, a layer and the network return several things."""
+
+    def __init__(self, kind: Callable[..., Any]) -> None:
+        super().__init__()
+        self.kind, self.stem, self.head = kind, Several(kind), nn.Linear(4, 1)
+
+    def forward(self, ids: Any = None, mask: Any = None, **more: Any) -> Any:
+        if isinstance(ids, dict):
+            raise ValueError("You have to specify ids")
+        returned = self.stem(ids * mask)
+        hidden = list(returned.values() if isinstance(returned, dict) else returned)[1]
+        return self.kind("loss", self.head(hidden.tanh()), hidden)
+
+
+WORDS = {"ids": torch.linspace(-1, 1, 12).view(4, 3), "mask": torch.ones(4, 3)}
+
+
 @pytest.mark.parametrize(
-    ("make", "layer", "how"),
+    ("make", "layer", "how", "x"),
     [
-        (Keywords, "pool", {}),
-        (dense, "1", {"channels": 3}),
-        (dense, "1.b", {}),
-        (tied, "2", {}),
+        (Keywords, "pool", {}, WORDS["ids"]),
+        (dense, "1", {"channels": 3}, WORDS["ids"]),
+        (dense, "1.b", {}, WORDS["ids"]),
+        (tied, "2", {}, WORDS["ids"]),
+        (lambda: Encoder(lambda *parts: parts), "stem", {"output": 1}, WORDS),
+        (lambda: Encoder(Pair), "stem", {"output": "first"}, UserDict(WORDS)),
+        (lambda: Encoder(as_dict), "stem", {"output": "first"}, UserDict(WORDS)),
+        (lambda: Encoder(as_dict), "stem", {"output": 1}, ModelOutput(WORDS)),
     ],
 )
+@pytest.mark.filterwarnings("ignore:this network can't be mapped")
 def test_networks_of_other_makes_adapt_as_a_plain_step_does(
-    make: Callable[[], nn.Module], layer: str, how: dict[str, Any]
+    make: Callable[[], nn.Module], layer: str, how: dict[str, Any], x: Any
 ) -> None:
     torch.manual_seed(0)
     adapter = Regression()
     model = listening(make(), adapter, layer, **how).eval()
-    x = torch.randn(4, 3)
+    fit(model, adapter, (x, torch.arange(4.0)), epochs=1, progress=False, validation=0.25)
     before = copy.deepcopy(model.state_dict())
     expected = plain_step(model, adapter, x)
     method = IT3(model, adapter, lr=0.05, optimizer="SGD", anchor_gradient=True, trust_region=False)

@@ -1,6 +1,6 @@
 """Inputs of any make: how many instances a batch holds, some of its rows, all of its tensors.
 
-An input `x` is a tensor, a tuple, list or dict of inputs, a graph batch (an object with
+An input `x` is a tensor, a tuple, list or mapping of inputs, a graph batch (an object with
 `num_graphs`, `index_select(rows)` and `from_data_list(graphs)`, as torch-geometric's `Batch` has),
 or anything with `len()`, `take(rows)` and `apply(function)`, such as `Ragged`.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +62,8 @@ def count(x: Any) -> int:
         return int(x.num_graphs)
     if is_rows(x):
         return len(x)
-    if isinstance(x, dict | tuple | list):
-        sizes = {count(part) for part in (x.values() if isinstance(x, dict) else x)}
+    if isinstance(x, Mapping | tuple | list):
+        sizes = {count(part) for part in (x.values() if isinstance(x, Mapping) else x)}
         if len(sizes) == 1:
             return sizes.pop()
         if not sizes:
@@ -82,8 +83,8 @@ def take(x: Any, rows: Sequence[int] | slice) -> Any:
         return type(x).from_data_list(x.index_select(list(chosen)))
     if is_rows(x):
         return x.take(list(range(len(x))[rows] if isinstance(rows, slice) else rows))
-    if isinstance(x, dict | tuple | list):
-        return _rebuilt(x, lambda part: take(part, rows))
+    if isinstance(x, Mapping | tuple | list):
+        return rebuilt(x, lambda part: take(part, rows))
     raise IT3Error(f"can't take rows of a {type(x).__name__}")
 
 
@@ -101,7 +102,7 @@ def tensors(x: Any) -> Iterator[Tensor]:
         yield x
     elif is_graph(x) and hasattr(x, "to_dict"):
         yield from (part for part in x.to_dict().values() if isinstance(part, Tensor))
-    elif isinstance(x, dict):
+    elif isinstance(x, Mapping):
         for part in x.values():
             yield from tensors(part)
     elif isinstance(x, tuple | list | Ragged):
@@ -117,15 +118,16 @@ def map_tensors(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return copy.copy(x).apply(function)
     if is_rows(x):
         return x.apply(function)
-    if isinstance(x, dict | tuple | list):
-        return _rebuilt(x, lambda part: map_tensors(part, function))
+    if isinstance(x, Mapping | tuple | list):
+        return rebuilt(x, lambda part: map_tensors(part, function))
     return x
 
 
-def _rebuilt(x: Any, function: Callable[[Any], Any]) -> Any:
+def rebuilt(x: Any, function: Callable[[Any], Any]) -> Any:
     """A container of the same make with `function` applied to its parts."""
-    if isinstance(x, dict):
-        new = copy.copy(x)  # keeps the type, as those of other libraries have one of their own
+    if isinstance(x, Mapping):
+        # A dict keeps its type, as those of other libraries have one of their own.
+        new = copy.copy(x) if isinstance(x, dict) else dict(x)
         for name, part in x.items():
             new[name] = function(part)
         return new
@@ -157,3 +159,18 @@ def check_input(x: Any, dtype: torch.dtype | None = None) -> int:
                 f"{'impute or drop them' if kind == 'NaN' else 'clip or drop them'} first"
             )
     return size
+
+
+def refused(x: Any, problem: Exception) -> IT3Error:
+    """What a network says of an input that it can't take, in a sentence."""
+    said = " ".join(str(problem).split())
+    kinds = sorted({str(part.dtype) for part in tensors(x)})
+    # Token ids are meant to be whole numbers: "got Float and Double" is no fault of theirs.
+    whole = not any(part.is_floating_point() for part in tensors(x)) and "indices" not in said
+    if whole and re.search(r"\b(Byte|Char|Short|Int|Long|unsigned char)\b", said):
+        return IT3Error(f"the input is {', '.join(kinds)}: convert it with x.float() ({said})")
+    shapes = ", ".join(str(tuple(part.shape)) for part in tensors(x))
+    return IT3Error(
+        f"the network can't take an input of {', '.join(kinds)} and shape {shapes}: give it one "
+        f"like those that it was made for ({said})"
+    )

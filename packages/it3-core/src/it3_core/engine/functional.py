@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from it3_core.batching import check_input, map_tensors, tensors
+from it3_core.batching import check_input, map_tensors, refused, tensors
 from it3_core.engine.inner_optimizer import (
     Blend,
     InnerOptimizer,
@@ -34,7 +33,8 @@ from it3_core.engine.inner_optimizer import (
 from it3_core.engine.inner_optimizer import Parameters as Parameters  # noqa: PLC0414
 from it3_core.engine.prefix_cache import PrefixCache
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.model.conditioning import Conditioned, find_layer
+from it3_core.model.calls import described, find_layer
+from it3_core.model.conditioning import Conditioned
 
 Keep = Callable[[nn.Module, Tensor], Tensor]
 """Makes of a watched layer and its output what is kept."""
@@ -202,7 +202,7 @@ class Session:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, IndexError) as problem:
-            raise _refused(x, problem) from problem
+            raise refused(x, problem) from problem
         self._written |= {
             name for name, version in versions.items() if merged[name]._version > version
         }
@@ -332,12 +332,16 @@ class _Shell:
         return whole
 
     def _forward(self, x: Any, signal: Tensor) -> Tensor:
-        output: Tensor = self._module(x, signal)
-        if not isinstance(output, Tensor) or output.shape[:1] != signal.shape[:1]:
-            found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        output: Any = self._module(x, signal)
+        if not isinstance(output, Tensor):
+            raise IT3Error(
+                f"the network returns {described(output)}, and not one tensor: name the answer "
+                f"among them, by condition(…, output=…)"
+            )
+        if output.shape[:1] != signal.shape[:1]:
             raise IT3Error(
                 f"the network must return one tensor whose first dimension is the batch of "
-                f"{signal.shape[0]}, but returned {found}"
+                f"{signal.shape[0]}, but returned {described(output)}"
             )
         return output
 
@@ -355,27 +359,13 @@ class _Shell:
 
 
 def _watch(
-    seen: list[Tensor], index: int, keep: Keep | None, layer: nn.Module, _: Any, output: Tensor
+    seen: list[Tensor], index: int, keep: Keep | None, layer: nn.Module, _: Any, returned: Any
 ) -> None:
-    """A forward hook that puts what its layer returns into a list."""
-    if not isinstance(output, Tensor):
+    """A forward hook that puts what its layer returns, or the first tensor of it, into a list."""
+    output = next(tensors(returned), None)
+    if output is None:
         raise IT3Error(f"a watched {type(layer).__name__} layer returns no tensor")
     seen[index] = output if keep is None else keep(layer, output)
-
-
-def _refused(x: Any, problem: Exception) -> IT3Error:
-    """What a network says of an input that it can't take, in a sentence."""
-    said = " ".join(str(problem).split())
-    kinds = sorted({str(part.dtype) for part in tensors(x)})
-    # Token ids are meant to be whole numbers: "got Float and Double" is no fault of theirs.
-    whole = not any(part.is_floating_point() for part in tensors(x)) and "indices" not in said
-    if whole and re.search(r"\b(Byte|Char|Short|Int|Long|unsigned char)\b", said):
-        return IT3Error(f"the input is {', '.join(kinds)}: convert it with x.float() ({said})")
-    shapes = ", ".join(str(tuple(part.shape)) for part in tensors(x))
-    return IT3Error(
-        f"the network can't take an input of {', '.join(kinds)} and shape {shapes}: give it one "
-        f"like those that it was made for ({said})"
-    )
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
@@ -408,6 +398,8 @@ def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tenso
 
 def prepared(x: Any, fast: FunctionalModel) -> tuple[Any, int]:
     """The checked input, ready for autograd even inside `inference_mode`, and its batch size."""
+    if isinstance(x, Mapping) and not isinstance(x, dict):  # vmap knows dicts alone
+        x = dict(x)
     size = check_input(x, fast.dtype)
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False):

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from it3_core.batching import map_tensors
-from it3_core.model.conditioning import Conditioned, is_called
+from it3_core.model.calls import is_called
+from it3_core.model.conditioning import Conditioned
 
 Doing = Literal["nothing", "recording", "replaying"]
 
