@@ -16,6 +16,7 @@ from it3_core import (
     Adapter,
     AnswerStep,
     Classification,
+    DenseMap,
     IT3Error,
     OnlineIT3,
     Regression,
@@ -220,3 +221,71 @@ def test_rows_adapt_each_on_its_own_where_an_answer_is_one_number() -> None:
     found = IT3(model, adapter, per_instance=True)(x)
     torch.testing.assert_close(found.prediction, alone)
     assert found.error_after.shape == (4,)
+
+
+class Skipping(nn.Module):
+    """Defines a layer that it never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.used(x)
+        return answer
+
+
+def returning(kind: Callable[..., Any]) -> Any:
+    net = Encoder(kind)
+    return (net, "stem", WORDS)
+
+
+IDS = WORDS["ids"]
+LABELS = torch.tensor([0, 1, 2, 0])
+MISTAKES: list[tuple[Any, Adapter, Tensor, str]] = [
+    (
+        (nn.Linear(3, 5), "", IDS),
+        Classification(3),
+        LABELS,
+        r"logits of shape \(batch, 3\)",
+    ),
+    ((nn.Linear(3, 2), "", IDS), Classification(3), LABELS, r"logits of shape \(batch, 3\)"),
+    ((nn.Linear(3, 2), "", IDS), Regression(), IDS[:, 0], "2 answers, but the adapter 1"),
+    ((nn.Linear(3, 1), "", IDS), Regression(), IDS[:, :2], "don't fit"),
+    (
+        (nn.Conv2d(3, 4, 1), "", torch.zeros(4, 3, 2, 2)),
+        DenseMap(),
+        torch.zeros(4, 2, 2).long(),
+        r"shape \(3, 4, 2, 2\), which is not what DenseMap\(1",
+    ),
+    ((Skipping(), "unused", IDS), Classification(3), LABELS, "'unused' does not run"),
+    (returning(lambda *parts: parts), Regression(), IDS[:, 0], "a tuple of 0, 1, 2,.*output="),
+    (returning(as_dict), Regression(), IDS[:, 0], "a ModelOutput of 'note', 'first', 'second'"),
+    ((nn.Linear(4, 3), "", IDS), Classification(3), LABELS, r"shape \(3, 3\): give it one"),
+    ((nn.Conv2d(3, 1, 1), "", torch.zeros(4, 3, 2, 2).byte()), DenseMap(), LABELS, r"x.float\(\)"),
+]
+
+
+@pytest.mark.parametrize(("network", "adapter", "y", "message"), MISTAKES)
+def test_mistakes_are_found_before_training(
+    network: tuple[nn.Module, str, Any], adapter: Adapter, y: Tensor, message: str
+) -> None:
+    net, layer, x = network
+    model = listening(net, adapter, layer)
+    before, trained = copy.deepcopy(model.state_dict()), []
+
+    def loss(*_: Any) -> Tensor:
+        trained.append(1)
+        return model.embed.weight.sum()
+
+    with pytest.raises(IT3Error, match=message) as raised:
+        fit(model, adapter, (x, y), epochs=1, validation=0.25, loss=loss, progress=False)
+    assert not trained
+    assert "\n" not in str(raised.value)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_answer_is_picked_by_its_name() -> None:
+    model = listening(Encoder(as_dict), Regression(), "stem", output="logits")
+    with pytest.raises(IT3Error, match=r"output='logits' is not in .* of 'note', 'first"):
+        Source(model, Regression())(WORDS)
