@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections import OrderedDict, UserDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,11 +22,16 @@ from it3_core import (
     OnlineIT3,
     Regression,
     Source,
+    Trust,
     fit,
     widen,
     zigzag_loss,
 )
 from it3_core import condition as conditioned
+from it3_core.batching import take
+from it3_core.io.tensors import Checkpoint
+
+NAN, INF = float("nan"), float("inf")
 
 METHODS: list[Callable[..., Any]] = [
     Source,
@@ -289,3 +295,60 @@ def test_the_answer_is_picked_by_its_name() -> None:
     model = listening(Encoder(as_dict), Regression(), "stem", output="logits")
     with pytest.raises(IT3Error, match=r"output='logits' is not in .* of 'note', 'first"):
         Source(model, Regression())(WORDS)
+
+
+class Attention(nn.Module):
+    """Takes tokens and an additive mask of zeros and −inf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x: Any) -> Tensor:
+        tokens, mask = x
+        tokens = self.stem(tokens)
+        answer: Tensor = self.head(((tokens @ tokens.mT + mask).softmax(-1) @ tokens).mean(1))
+        return answer
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_masks_and_tensors_made_under_inference_mode(method: Callable[..., Any]) -> None:
+    adapter = Regression()
+    with torch.inference_mode():
+        net = Attention()
+        x = torch.randn(4, 2, 3), torch.tensor([[0.0, -INF], [0.0, 0.0]]).expand(4, 2, 2)
+    found = method(listening(net, adapter, "stem"), adapter)(x)
+    assert found.prediction.isfinite().all()
+    assert not found.prediction.is_inference()
+
+
+NET = conditioned(nn.Linear(3, 1), Regression(), "")
+INTEGERS = {name: value.long() for name, value in NET.state_dict().items()}
+with torch.inference_mode():
+    MADE_INSIDE = conditioned(nn.Linear(3, 1), Regression(), "")
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda: Source(NET, Regression())(torch.zeros(4, 3, device="meta")), "'meta'"),
+        (lambda: Source(NET, Regression())((IDS, IDS / 0)), "Inf in 12 of 12"),
+        (lambda: Source(NET, Regression())(torch.full((4, 3), -INF)), "Inf in 12 of 12"),
+        (lambda: Source(NET, Regression())((IDS * NAN).to_sparse()), "NaN in 12 of 12"),
+        (lambda: take(IDS.to_sparse(), [0]), r"x.to_dense\(\)"),
+        (lambda: Source(NET, Regression())(torch.zeros(4, 5)), r"shape \(4, 5\): give it one like"),
+        (lambda: Trust.from_errors(IDS, false_alarms=0), "between 0 and 1, not 0"),
+        (lambda: Checkpoint(INTEGERS, {}, {}, None, None, {}, {}).restore(NET), "int64, not torch"),
+        (lambda: fit(MADE_INSIDE, Regression(), (IDS, IDS[:, 0])), "copy.deepcopy"),
+    ],
+)
+def test_what_can_t_be_used_is_told_in_a_sentence(call: Callable[[], Any], hint: str) -> None:
+    with pytest.raises(IT3Error, match=hint) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+def test_adapters_of_numpy_s_numbers() -> None:
+    np = pytest.importorskip("numpy")
+    assert Regression.fit(np.array([1.0, 3.0])).mean == (2.0,)
+    assert json.dumps(Classification(np.int64(3)).describe())

@@ -77,6 +77,8 @@ def count(x: Any) -> int:
 def take(x: Any, rows: Sequence[int] | slice) -> Any:
     """Some rows of a batch, as a batch of the same make."""
     if isinstance(x, Tensor):
+        if x.layout != torch.strided:
+            raise IT3Error("rows can't be taken of a sparse tensor: call x.to_dense() first")
         return x[rows if isinstance(rows, slice) else list(rows)]
     if is_graph(x):
         chosen = range(count(x))[rows] if isinstance(rows, slice) else rows
@@ -144,6 +146,8 @@ def check_input(x: Any, dtype: torch.dtype | None = None) -> int:
     if size == 0:
         raise IT3Error("the batch is empty: there is nothing to answer")
     for part in tensors(x):
+        if part.is_meta:
+            raise IT3Error("the input is on the device 'meta', where nothing has values: fill it")
         if not part.is_floating_point():
             continue
         if dtype is not None and part.dtype != dtype:
@@ -152,7 +156,13 @@ def check_input(x: Any, dtype: torch.dtype | None = None) -> int:
                 f"convert it with x.to({dtype})"
             )
         # A sum shows any NaN or Inf, in one pass; a sum that overflows is looked into.
-        if not math.isfinite(float(part.sum())) and not bool(torch.isfinite(part).all()):
+        if not math.isfinite(float(part.sum())):
+            part = part.to_dense()
+            hidden = part.isneginf()
+            if part is not x and bool((hidden | (part == 0)).all()):
+                continue  # an additive mask of attention
+            if bool(part.isfinite().all()):
+                continue
             kind, bad = ("NaN", part.isnan()) if part.isnan().any() else ("Inf", part.isinf())
             raise IT3Error(
                 f"the input has {kind} in {int(bad.sum())} of {part.numel()} values: "

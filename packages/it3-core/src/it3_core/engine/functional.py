@@ -397,11 +397,11 @@ def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tenso
 
 
 def prepared(x: Any, fast: FunctionalModel) -> tuple[Any, int]:
-    """The checked input, ready for autograd even inside `inference_mode`, and its batch size."""
+    """The checked input, ready for autograd though made in `inference_mode`, and its batch size."""
     if isinstance(x, Mapping) and not isinstance(x, dict):  # vmap knows dicts alone
         x = dict(x)
     size = check_input(x, fast.dtype)
-    if torch.is_inference_mode_enabled():
+    if torch.is_inference_mode_enabled() or any(part.is_inference() for part in tensors(x)):
         with torch.inference_mode(False):
             x = map_tensors(x, lambda part: part.clone() if part.is_inference() else part)
     return x, size

@@ -385,6 +385,11 @@ def misfit(weights: Mapping[str, Tensor], model: nn.Module) -> str:
         for name, value in weights.items()
         if name in needed and value.shape != needed[name].shape
     ]
+    misshapen += [  # another precision will do
+        f"{name!r} is {value.dtype}, not {needed[name].dtype}"
+        for name, value in weights.items()
+        if name in needed and _number(value) != _number(needed[name])
+    ]
     found = []
     if missing:
         found.append(f"it lacks {_some(missing)}")
@@ -393,6 +398,10 @@ def misfit(weights: Mapping[str, Tensor], model: nn.Module) -> str:
     if misshapen:
         found.append(_some(misshapen))
     return "; ".join(found)
+
+
+def _number(tensor: Tensor) -> tuple[bool, bool]:
+    return tensor.is_floating_point(), tensor.is_complex()
 
 
 def _described(part: Described | Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -105,9 +105,9 @@ class Regression:
 
         A constant label gets standard deviation 1: there is no scale to learn from it.
         """
-        if labels.numel() == 0:
+        rows = _rows(torch.as_tensor(labels)).double()
+        if rows.numel() == 0:
             raise IT3Error("can't take statistics of no labels at all")
-        rows = _rows(labels).double()
         if not torch.isfinite(rows).all():
             raise IT3Error("the training labels hold NaN or Inf: drop those rows first")
         std = rows.std(0, correction=0)
@@ -190,7 +190,7 @@ class _Classes:
             raise IT3Error(f"there must be at least {least} classes, not {classes}")
         if distance not in MEASURES:
             raise IT3Error(f"distance must be one of {', '.join(MEASURES)}, not {distance!r}")
-        self.classes = classes
+        self.classes = int(classes)  # numpy's are no JSON
         self.distance_name = distance
 
     def __repr__(self) -> str:

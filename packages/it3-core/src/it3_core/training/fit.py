@@ -260,6 +260,8 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise IT3Error("some of the network's parameters have no values yet: run it once first")
     found = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if any(parameter.is_inference() for parameter in found):
+        raise IT3Error("the network was made under inference_mode: train a copy.deepcopy of it")
     if not found:
         raise IT3Error("no parameter of the network requires a gradient: there is nothing to train")
     return found
