@@ -352,3 +352,42 @@ def test_adapters_of_numpy_s_numbers() -> None:
     np = pytest.importorskip("numpy")
     assert Regression.fit(np.array([1.0, 3.0])).mean == (2.0,)
     assert json.dumps(Classification(np.int64(3)).describe())
+
+
+@pytest.mark.parametrize("kind", [IT3, OnlineIT3, Source])
+def test_a_layer_that_is_replaced_is_noticed(kind: Callable[..., Any]) -> None:
+    model = listening(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)), Regression(), "0")
+    method = kind(model, Regression())
+    method(IDS)
+    model.model[1] = nn.Linear(4, 1)
+    with pytest.raises(IT3Error, match="was replaced: make the method anew"):
+        method(IDS)
+
+
+class Borrowing(nn.Module):
+    """Uses a late layer's weight below the signal, as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.late, self.head = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(nn.functional.linear(x, self.late.weight))
+        answer: Tensor = self.head(self.late(x.tanh()))
+        return answer
+
+
+def test_a_weight_that_is_borrowed_below_the_signal_is_not_above_it() -> None:
+    adapter = Regression()
+    model = listening(Borrowing(), adapter, "stem")
+    how: dict[str, Any] = {"lr": 0.05, "optimizer": "SGD", "trust_region": False}
+    whole = IT3(model, adapter, parameters="*late.weight", anchor_gradient=True, **how)
+    f, anchor = copy.deepcopy(model), copy.deepcopy(model)
+    y0 = f(IDS, adapter.neutral(IDS))
+    adapter.distance(anchor(IDS, adapter.encode(y0)), y0).mean().backward()
+    with torch.no_grad():
+        f.model.late.weight -= 0.05 * f.model.late.weight.grad
+    for _ in range(2):
+        torch.testing.assert_close(whole(IDS).prediction, f(IDS, adapter.neutral(IDS)))
+    with pytest.raises(IT3Error, match="name the parameters that adapt"):
+        IT3(model, adapter, parameters="above")(IDS)

@@ -74,6 +74,8 @@ class FunctionalModel:
             home = module.get_submodule(owner)
             place: _Place = home._parameters if isinstance(tensor, nn.Parameter) else home._buffers
             self._homes[name] = (place, leaf)
+        # Layers are copied once, here: one that is put in another's place later must be noticed.
+        self._layers = [(part._modules, dict(part._modules)) for part in module.modules()]
         # The parameters that adapt; None before a pass has shown what lies "above".
         self.selected: tuple[str, ...] | None = None
         if parameters != "above":
@@ -110,6 +112,8 @@ class FunctionalModel:
         Some networks do (counters, quantisation observers, weights that are clamped). Which ones
         is seen in the first session, which therefore works on copies of all.
         """
+        if any(now != then for now, then in self._layers):
+            raise IT3Error("a layer of the network was replaced: make the method anew")
         copied = self._homes if self._written is None else self._written
         try:
             values: Weights = {name: p[leaf].detach() for name, (p, leaf) in self._homes.items()}
@@ -232,6 +236,11 @@ class Session:
             with torch.no_grad():
                 self(x, signal, record=True)
             above = self._shell.above()
+            if not above:
+                raise IT3Error(
+                    'parameters="above": no weight is used above the signal alone (the network may '
+                    "use one of them below it too, as a function): name the parameters that adapt"
+                )
             trainable = frozenset(select(self.model.module, None))
             self.model.selected = select(
                 self.model.module, lambda name, _: name in above and name in trainable
@@ -324,6 +333,11 @@ class _Shell:
                 prefix.start("recording")
             output = self._forward(x, signal)
             prefix.stop()
+            if record and not prefix.told_apart:
+                for values, leaf, name in self._slots:
+                    if name in prefix.above and weights[name].is_floating_point():
+                        values[leaf] = weights[name] * 1.1 + 0.1
+                prefix.tell_apart(partial(self._forward, x, signal))
             return output
         if prefix.proven:
             return prefix.replay(partial(self._forward, x, signal))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from it3_core.batching import map_tensors
+from it3_core.batching import map_tensors, tensors
 from it3_core.model.calls import is_called
 from it3_core.model.conditioning import Conditioned
 
@@ -30,6 +30,7 @@ class PrefixCache:
     # `names` has the name of each weight by its place: tied weights have several places.
     def __init__(self, shell: Conditioned, names: Mapping[str, str]) -> None:
         self.above: frozenset[str] = frozenset()
+        self.told_apart = False
         self.proven = False
         self._lean = False  # nothing is kept but what the entrance returned
         self._broken = False
@@ -71,9 +72,24 @@ class PrefixCache:
 
     def stop(self) -> None:
         """That pass is over, and came to its end."""
-        if self._doing == "recording" and not self.above:
+        if self._doing == "recording" and not (self.above or self.told_apart):
             self.above = self._find_above()
         self._doing = "nothing"
+
+    def tell_apart(self, again: Callable[[], Tensor]) -> None:
+        """Looks once whether what was kept stays the same when the weights above are others.
+
+        A network may use a late layer's weight as a function below the signal, which no call shows.
+        """
+        kept, self.told_apart = self._kept, True
+        self.start("recording")
+        with torch.no_grad():
+            again()
+        self.stop()
+        pairs = zip(tensors(kept), tensors(self._kept), strict=False)
+        if not all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs):
+            self.above = frozenset()
+        self._kept = kept
 
     def usable(self) -> bool:
         """Whether there is something to replay."""
