@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import shutil
 from collections import OrderedDict, UserDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,11 +22,15 @@ from it3_core import (
     Classification,
     DenseMap,
     IT3Error,
+    IT3Warning,
     OnlineIT3,
     Regression,
     Source,
     Trust,
     fit,
+    load,
+    save,
+    supervised_loss,
     widen,
     zigzag_loss,
 )
@@ -389,5 +396,81 @@ def test_a_weight_that_is_borrowed_below_the_signal_is_not_above_it() -> None:
         f.model.late.weight -= 0.05 * f.model.late.weight.grad
     for _ in range(2):
         torch.testing.assert_close(whole(IDS).prediction, f(IDS, adapter.neutral(IDS)))
-    with pytest.raises(IT3Error, match="name the parameters that adapt"):
+    with pytest.raises(IT3Error, match="used above the signal alone"):
         IT3(model, adapter, parameters="above")(IDS)
+
+
+class Operator(nn.Module):
+    """As neuralop's: complex weights, and settings in the state dict, asked for on loading."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.lift, self.project = nn.Linear(3, 4, dtype=dtype), nn.Linear(4, 1, dtype=dtype)
+        self.modes = nn.Parameter(torch.complex(*torch.randn(2, 3, dtype=dtype)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.fft.irfft(torch.fft.rfft(self.lift(x)) * self.modes, n=4)
+        answer: Tensor = self.project(x.tanh())
+        return answer
+
+    def state_dict(self, *args: Any, **how: Any) -> Any:
+        state = super().state_dict(*args, **how)
+        state["_metadata"] = {"modes": 3}
+        return state
+
+    def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:
+        del state["_metadata"]
+        return super().load_state_dict(state, strict, assign)
+
+
+@pytest.mark.parametrize("signal", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complex_weights_are_trained_saved_and_adapted(
+    tmp_path: Path, signal: bool, dtype: torch.dtype
+) -> None:
+    adapter, x = Regression(), IDS.to(dtype)
+
+    def make() -> nn.Module:
+        net = Operator(dtype)
+        return listening(net, adapter, "lift") if signal else net
+
+    how: dict[str, Any] = {"epochs": 2, "progress": False, "checkpoint": tmp_path / "run"}
+    if not signal:
+        how["loss"] = supervised_loss
+    model = make()
+    if not signal:
+        model.forward = lambda x, signal: Operator.forward(model, x)  # type: ignore[arg-type, assignment]
+    history = fit(model, adapter, (x, x[:, 0]), **how)
+    assert fit(model, adapter, (x, x[:, 0]), **how) == history  # finished
+    save(tmp_path / "net", model, adapter=adapter, settings={})
+    again = load(tmp_path / "net").restore(make())
+    pairs = zip(model.parameters(), again.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+    if signal:
+        for kind in METHODS:
+            assert kind(model, adapter)(x).prediction.isfinite().all()
+
+
+def test_a_training_is_not_lost_when_its_last_checkpoint_can_t_be_written(tmp_path: Path) -> None:
+    model = listening(nn.Linear(3, 1), Regression(), "")
+    folder = tmp_path / "gone"
+    folder.mkdir()
+
+    def measure(_: nn.Module) -> float:
+        shutil.rmtree(folder, ignore_errors=True)
+        return 1.0
+
+    with pytest.warns(IT3Warning, match="the network is trained, but its checkpoint .*no folder"):
+        history = fit(
+            model, Regression(), (IDS, IDS[:, 0]), epochs=1, validation=measure,
+            checkpoint=folder / "run", progress=False,
+        )  # fmt: skip
+    assert history.best_epoch == 1
+
+
+def test_a_pipe_or_a_device_is_never_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path(os.devnull)):
+        with pytest.raises(IT3Error, match="not a regular file and is left alone"):
+            save(path, NET, adapter=Regression(), settings={})
+    assert (tmp_path / "pipe").is_fifo()

@@ -33,8 +33,8 @@ from it3_core.engine.inner_optimizer import (
 from it3_core.engine.inner_optimizer import Parameters as Parameters  # noqa: PLC0414
 from it3_core.engine.prefix_cache import PrefixCache
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.model.calls import described, find_layer
 from it3_core.model.conditioning import Conditioned
+from it3_core.model.networks import described, find_layer
 
 Keep = Callable[[nn.Module, Tensor], Tensor]
 """Makes of a watched layer and its output what is kept."""
@@ -238,8 +238,7 @@ class Session:
             above = self._shell.above()
             if not above:
                 raise IT3Error(
-                    'parameters="above": no weight is used above the signal alone (the network may '
-                    "use one of them below it too, as a function): name the parameters that adapt"
+                    'no weight is used above the signal alone, so "above" is none: name parameters'
                 )
             trainable = frozenset(select(self.model.module, None))
             self.model.selected = select(

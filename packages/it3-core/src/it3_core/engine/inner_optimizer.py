@@ -48,7 +48,7 @@ class InnerOptimizer:
         values = list(source.values())
         if rows is not None:
             values = [value.expand(rows, *value.shape) for value in values]
-        alike = len({(value.dtype, value.device) for value in values}) == 1
+        alike = len({(v.dtype, v.device) for v in values}) == 1 and not values[0].is_complex()
         self._rule = _RULES.get(optimizer) if isinstance(optimizer, str) and alike else None
         if self._rule is None:
             copies = [v.clone(memory_format=torch.contiguous_format) for v in values]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from it3_core.batching import map_tensors, tensors
-from it3_core.model.calls import is_called
 from it3_core.model.conditioning import Conditioned
+from it3_core.model.networks import is_called
 
 Doing = Literal["nothing", "recording", "replaying"]
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from it3_core.batching import count, is_graph, rebuilt
 from it3_core.errors import IT3Error
 from it3_core.model.adapters import Adapter
-from it3_core.model.calls import call, find_layer, is_called, parts, pick
+from it3_core.model.networks import call, find_layer, is_called, parts, pick
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CHANNELS_SECOND = (

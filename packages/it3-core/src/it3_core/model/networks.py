@@ -1,10 +1,10 @@
-"""Networks that know nothing of us: their layers, how they are called, what they return."""
+"""Any network: its layers and weights, how it is called, what it returns."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -71,3 +71,47 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
 def is_called(module: nn.Module) -> bool:
     """Whether it has a forward of its own; a plain ModuleList or ModuleDict only holds layers."""
     return getattr(module.forward, "__func__", module.forward) is not nn.Module.forward
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of its `state_dict`: some networks, such as neuralop's, add their settings."""
+    return {name: v for name, v in model.state_dict().items() if isinstance(v, Tensor)}
+
+
+def put_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Puts back what `weights_of` gave. A network's own `load_state_dict` may ask for more."""
+    nn.Module.load_state_dict(model, weights, strict=False)
+
+
+def misfit(weights: Mapping[str, Tensor], model: nn.Module) -> str:
+    """How `weights` differ from what `model` needs, by name; empty where they fit."""
+    needed = weights_of(model)
+    missing = [repr(name) for name in needed if name not in weights]
+    unexpected = [repr(name) for name in weights if name not in needed]
+    misshapen = [
+        f"{name!r} has shape {tuple(value.shape)}, not {tuple(needed[name].shape)}"
+        for name, value in weights.items()
+        if name in needed and value.shape != needed[name].shape
+    ]
+    misshapen += [  # another precision will do
+        f"{name!r} is {value.dtype}, not {needed[name].dtype}"
+        for name, value in weights.items()
+        if name in needed and _number(value) != _number(needed[name])
+    ]
+    found = []
+    if missing:
+        found.append(f"it lacks {_some(missing)}")
+    if unexpected:
+        found.append(f"it has {_some(unexpected)}, which the network has not")
+    if misshapen:
+        found.append(_some(misshapen))
+    return "; ".join(found)
+
+
+def _number(tensor: Tensor) -> tuple[bool, bool]:
+    return tensor.is_floating_point(), tensor.is_complex()
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
