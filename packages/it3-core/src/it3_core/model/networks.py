@@ -74,8 +74,9 @@ def is_called(module: nn.Module) -> bool:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of its `state_dict`: some networks, such as neuralop's, add their settings."""
-    return {name: v for name, v in model.state_dict().items() if isinstance(v, Tensor)}
+    """Its `state_dict`, without the settings that some networks, such as neuralop's, add to it."""
+    state = model.state_dict()
+    return {k: v for k, v in state.items() if isinstance(v, Tensor) or k.endswith("_extra_state")}
 
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
