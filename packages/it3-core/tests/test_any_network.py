@@ -26,6 +26,7 @@ from it3_core import (
     OnlineIT3,
     Regression,
     Source,
+    Tent,
     Trust,
     fit,
     load,
@@ -42,6 +43,7 @@ NAN, INF = float("nan"), float("inf")
 
 METHODS: list[Callable[..., Any]] = [
     Source,
+    Tent,
     AnswerStep,
     IT3,
     lambda m, a: IT3(m, a, parameters="above"),
@@ -474,3 +476,20 @@ def test_a_pipe_or_a_device_is_never_replaced(tmp_path: Path) -> None:
         with pytest.raises(IT3Error, match="not a regular file and is left alone"):
             save(path, NET, adapter=Regression(), settings={})
     assert (tmp_path / "pipe").is_fifo()
+
+
+class OwnRMSNorm(nn.Module):
+    """As every language model has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def test_a_norm_of_another_library_is_one() -> None:
+    adapter = Classification(3)
+    model = listening(nn.Sequential(nn.Linear(3, 3), OwnRMSNorm()), adapter, "0")
+    assert Tent(model, adapter)(IDS).steps == 1

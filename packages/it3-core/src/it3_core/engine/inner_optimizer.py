@@ -276,12 +276,15 @@ def batch_norm_names(module: nn.Module) -> list[str]:
 
 
 def affine_names(module: nn.Module) -> list[str]:
-    """The scales and shifts of all normalisation layers, by name."""
+    """The scales and shifts of all normalisation layers, by name.
+
+    Libraries have their own, such as `LlamaRMSNorm`: what calls itself a norm is one.
+    """
     kinds = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
     return [
         f"{name}.{leaf}" if name else leaf
         for name, layer in module.named_modules()
-        if isinstance(layer, kinds)
+        if isinstance(layer, kinds) or type(layer).__name__.endswith("Norm")
         for leaf, _ in layer.named_parameters(recurse=False)
     ]
 
