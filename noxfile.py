@@ -95,12 +95,28 @@ def tests(session: nox.Session, package: str) -> None:
     )
 
 
+# Libraries whose networks tools/zoo.py makes.
+ZOO = (
+    "e3nn==0.6.0",
+    "mlp-mixer-pytorch==0.3.1",
+    "monai==1.6.1",
+    "neuraloperator==2.0.0",
+    "pytorch-tabnet==4.1.0",
+    "rtdl_revisiting_models==0.0.2",
+    "tab-transformer-pytorch==0.6.1",
+    "torch-geometric",
+    "transformers==5.23.0",
+    "x-transformers==2.31.10",
+)
+
+
 @nox.session
 def zoo(session: nox.Session) -> None:
-    """Agree with a peer, torch-ttt, on networks that both can adapt."""
+    """Agree with a peer, torch-ttt; try every method on other libraries' networks: docs/zoo.md."""
     # einops: torch-ttt imports it undeclared.
-    install(session, "pytest", "torch-ttt==0.0.2", "einops", packages=TESTED_WITH["vision"])
+    install(session, "pytest", "torch-ttt==0.0.2", "einops", *ZOO, packages=TESTED_WITH["vision"])
     session.run("pytest", "--config-file=pyproject.toml", "packages/it3-vision/zoo")
+    session.run("python", "tools/zoo.py", env={"OMP_NUM_THREADS": "1"})
 
 
 # Each demo at its smallest setting, with the machine's own number of threads, as a user runs it.

@@ -242,7 +242,7 @@ UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"rate": float("nan")}}, "JSON"),
     ({"settings": {"path": Path()}}, "JSON"),
     ({"tensors": {"s": torch.eye(2).to_sparse()}}, "'tensors.s' .* dense"),
-    ({"tensors": {"c": torch.zeros(2, dtype=torch.complex64)}}, "complex64"),
+    ({"tensors": {"f": torch.zeros(2).to(torch.float8_e5m2)}}, "float8_e5m2"),
     ({"tensors": {"n": [1, 2]}}, "'tensors.n' is a list"),
     ({"tensors": {"m": torch.zeros(2, device="meta")}}, "no values"),
     ({"model": nn.LazyLinear(2)}, "run the network once"),

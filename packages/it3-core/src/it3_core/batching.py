@@ -1,6 +1,6 @@
 """Inputs of any make: how many instances a batch holds, some of its rows, all of its tensors.
 
-An input `x` is a tensor, a tuple, list or dict of inputs, a graph batch (an object with
+An input `x` is a tensor, a tuple, list or mapping of inputs, a graph batch (an object with
 `num_graphs`, `index_select(rows)` and `from_data_list(graphs)`, as torch-geometric's `Batch` has),
 or anything with `len()`, `take(rows)` and `apply(function)`, such as `Ragged`.
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +69,8 @@ def count(x: Any) -> int:
         return int(x.num_graphs)
     if is_rows(x):
         return len(x)
-    if isinstance(x, dict | tuple | list):
-        sizes = {count(part) for part in (x.values() if isinstance(x, dict) else x)}
+    if isinstance(x, Mapping | tuple | list):
+        sizes = {count(part) for part in (x.values() if isinstance(x, Mapping) else x)}
         if len(sizes) == 1:
             return sizes.pop()
         if not sizes:
@@ -83,14 +84,16 @@ def count(x: Any) -> int:
 def take(x: Any, rows: Sequence[int] | slice) -> Any:
     """Some rows of a batch, as a batch of the same make."""
     if isinstance(x, Tensor):
+        if x.layout != torch.strided:
+            raise IT3Error("rows can't be taken of a sparse tensor: call x.to_dense() first")
         return x[rows if isinstance(rows, slice) else list(rows)]
     if is_graph(x):
         chosen = range(count(x))[rows] if isinstance(rows, slice) else rows
         return type(x).from_data_list(x.index_select(list(chosen)))
     if is_rows(x):
         return x.take(list(range(len(x))[rows] if isinstance(rows, slice) else rows))
-    if isinstance(x, dict | tuple | list):
-        return _rebuilt(x, lambda part: take(part, rows))
+    if isinstance(x, Mapping | tuple | list):
+        return rebuilt(x, lambda part: take(part, rows))
     raise IT3Error(f"can't take rows of a {type(x).__name__}")
 
 
@@ -151,7 +154,7 @@ def tensors(x: Any) -> Iterator[Tensor]:
         yield x
     elif is_graph(x) and hasattr(x, "to_dict"):
         yield from (part for part in x.to_dict().values() if isinstance(part, Tensor))
-    elif isinstance(x, dict):
+    elif isinstance(x, Mapping):
         for part in x.values():
             yield from tensors(part)
     elif isinstance(x, tuple | list | Ragged):
@@ -167,15 +170,16 @@ def map_tensors(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return copy.copy(x).apply(function)
     if is_rows(x):
         return x.apply(function)
-    if isinstance(x, dict | tuple | list):
-        return _rebuilt(x, lambda part: map_tensors(part, function))
+    if isinstance(x, Mapping | tuple | list):
+        return rebuilt(x, lambda part: map_tensors(part, function))
     return x
 
 
-def _rebuilt(x: Any, function: Callable[[Any], Any]) -> Any:
+def rebuilt(x: Any, function: Callable[[Any], Any]) -> Any:
     """A container of the same make with `function` applied to its parts."""
-    if isinstance(x, dict):
-        new = copy.copy(x)  # keeps the type, as those of other libraries have one of their own
+    if isinstance(x, Mapping):
+        # A dict keeps its type, as those of other libraries have one of their own.
+        new = copy.copy(x) if isinstance(x, dict) else dict(x)
         for name, part in x.items():
             new[name] = function(part)
         return new
@@ -192,6 +196,8 @@ def check_input(x: Any, dtype: torch.dtype | None = None) -> int:
     if size == 0:
         raise IT3Error("the batch is empty: there is nothing to answer")
     for part in tensors(x):
+        if part.is_meta:
+            raise IT3Error("the input is on the device 'meta', where nothing has values: fill it")
         if not part.is_floating_point():
             continue
         if dtype is not None and part.dtype != dtype:
@@ -200,10 +206,31 @@ def check_input(x: Any, dtype: torch.dtype | None = None) -> int:
                 f"convert it with x.to({dtype})"
             )
         # A sum shows any NaN or Inf, in one pass; a sum that overflows is looked into.
-        if not math.isfinite(float(part.sum())) and not bool(torch.isfinite(part).all()):
+        if not math.isfinite(float(part.sum())):
+            part = part.to_dense()
+            hidden = part.isneginf()
+            if part is not x and bool((hidden | (part == 0)).all()):
+                continue  # an additive mask of attention
+            if bool(part.isfinite().all()):
+                continue
             kind, bad = ("NaN", part.isnan()) if part.isnan().any() else ("Inf", part.isinf())
             raise IT3Error(
                 f"the input has {kind} in {int(bad.sum())} of {part.numel()} values: "
                 f"{'impute or drop them' if kind == 'NaN' else 'clip or drop them'} first"
             )
     return size
+
+
+def refused(x: Any, problem: Exception) -> IT3Error:
+    """What a network says of an input that it can't take, in a sentence."""
+    said = " ".join(str(problem).split())
+    kinds = sorted({str(part.dtype) for part in tensors(x)})
+    # Token ids are meant to be whole numbers: "got Float and Double" is no fault of theirs.
+    whole = not any(part.is_floating_point() for part in tensors(x)) and "indices" not in said
+    if whole and re.search(r"\b(Byte|Char|Short|Int|Long|unsigned char)\b", said):
+        return IT3Error(f"the input is {', '.join(kinds)}: convert it with x.float() ({said})")
+    shapes = ", ".join(str(tuple(part.shape)) for part in tensors(x))
+    return IT3Error(
+        f"the network can't take an input of {', '.join(kinds)} and shape {shapes}: give it one "
+        f"like those that it was made for ({said})"
+    )

@@ -11,14 +11,14 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from it3_core.batching import check_input, map_tensors, tensors
+from it3_core.batching import check_input, map_tensors, refused, tensors
 from it3_core.engine.inner_optimizer import (
     Blend,
     InnerOptimizer,
@@ -33,7 +33,8 @@ from it3_core.engine.inner_optimizer import (
 from it3_core.engine.inner_optimizer import Parameters as Parameters  # noqa: PLC0414
 from it3_core.engine.prefix_cache import PrefixCache
 from it3_core.errors import IT3Error, IT3Warning
-from it3_core.model.conditioning import Conditioned, find_layer
+from it3_core.model.conditioning import Conditioned
+from it3_core.model.networks import call, described, find_layer
 
 Keep = Callable[[nn.Module, Tensor], Tensor]
 """Makes of a watched layer and its output what is kept."""
@@ -73,6 +74,8 @@ class FunctionalModel:
             home = module.get_submodule(owner)
             place: _Place = home._parameters if isinstance(tensor, nn.Parameter) else home._buffers
             self._homes[name] = (place, leaf)
+        # Layers are copied once, here: one that is put in another's place later must be noticed.
+        self._layers = [(part._modules, dict(part._modules)) for part in module.modules()]
         # The parameters that adapt; None before a pass has shown what lies "above".
         self.selected: tuple[str, ...] | None = None
         if parameters != "above":
@@ -117,6 +120,8 @@ class FunctionalModel:
         Some networks do (counters, quantisation observers, weights that are clamped). Which ones
         is seen in the first session, which therefore works on copies of all.
         """
+        if any(now != then for now, then in self._layers):
+            raise IT3Error("a layer of the network was replaced: make the method anew")
         copied = self._homes if self._written is None else self._written
         try:
             values: Weights = {name: p[leaf].detach() for name, (p, leaf) in self._homes.items()}
@@ -201,10 +206,15 @@ class Session:
     ) -> Tensor:
         """`f(x, signal)` with `weights` in place of the module's own."""
         merged = self.source if weights is None else {**self.source, **weights}
-        if self.model._written is not None:
-            return self._shell.run(merged, x, signal, record, shared)
-        versions = {name: tensor._version for name, tensor in merged.items()}
-        output = self._shell.run(merged, x, signal, record, shared)
+        versions: dict[str, int] = {}
+        if self.model._written is None:
+            versions = {name: tensor._version for name, tensor in merged.items()}
+        try:
+            output = self._shell.run(merged, x, signal, record, shared)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError) as problem:
+            raise refused(x, problem) from problem
         self._written |= {
             name for name, version in versions.items() if merged[name]._version > version
         }
@@ -234,6 +244,10 @@ class Session:
             with torch.no_grad():
                 self(x, signal, record=True)
             above = self._shell.above()
+            if not above:
+                raise IT3Error(
+                    'no weight is used above the signal alone, so "above" is none: name parameters'
+                )
             trainable = frozenset(select(self.model.module, None))
             self.model.selected = select(
                 self.model.module, lambda name, _: name in above and name in trainable
@@ -328,6 +342,11 @@ class _Shell:
                 prefix.start("recording")
             output = self._forward(x, signal)
             prefix.stop()
+            if record and not prefix.told_apart:
+                for values, leaf, name in self._slots:
+                    if name in prefix.above and weights[name].is_floating_point():
+                        values[leaf] = weights[name] * 1.1 + 0.1
+                prefix.tell_apart(partial(self._forward, x, signal))
             return output
         if prefix.proven:
             return prefix.replay(partial(self._forward, x, signal))
@@ -336,21 +355,17 @@ class _Shell:
         return whole
 
     def _forward(self, x: Any, signal: Tensor) -> Tensor:
-        try:
-            inputs = (x, signal) if self._takes_signal else (x,)
-            output: Tensor = self._module(*inputs)
-        except RuntimeError as problem:
-            whole = [str(part.dtype) for part in tensors(x) if not part.is_floating_point()]
-            if whole and any(word in str(problem) for word in ("dtype", "scalar type", "Byte")):
-                raise IT3Error(
-                    f"the input is {', '.join(whole)}: convert it with x.float() ({problem})"
-                ) from problem
-            raise
-        if not isinstance(output, Tensor) or output.shape[:1] != signal.shape[:1]:
-            found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        takes_signal = self._takes_signal
+        output: Any = self._module(x, signal) if takes_signal else call(self._module, x)
+        if not isinstance(output, Tensor):
+            raise IT3Error(
+                f"the network returns {described(output)}, and not one tensor: name the answer "
+                f"among them, by condition(…, output=…)"
+            )
+        if output.shape[:1] != signal.shape[:1]:
             raise IT3Error(
                 f"the network must return one tensor whose first dimension is the batch of "
-                f"{signal.shape[0]}, but returned {found}"
+                f"{signal.shape[0]}, but returned {described(output)}"
             )
         return output
 
@@ -368,10 +383,11 @@ class _Shell:
 
 
 def _watch(
-    seen: list[Tensor], index: int, keep: Keep | None, layer: nn.Module, _: Any, output: Tensor
+    seen: list[Tensor], index: int, keep: Keep | None, layer: nn.Module, _: Any, returned: Any
 ) -> None:
-    """A forward hook that puts what its layer returns into a list."""
-    if not isinstance(output, Tensor):
+    """A forward hook that puts what its layer returns, or the first tensor of it, into a list."""
+    output = next(tensors(returned), None)
+    if output is None:
         raise IT3Error(f"a watched {type(layer).__name__} layer returns no tensor")
     seen[index] = output if keep is None else keep(layer, output)
 
@@ -403,9 +419,11 @@ def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tenso
 
 
 def prepared(x: Any, fast: FunctionalModel) -> tuple[Any, int]:
-    """The checked input, ready for autograd even inside `inference_mode`, and its batch size."""
+    """The checked input, ready for autograd though made in `inference_mode`, and its batch size."""
+    if isinstance(x, Mapping) and not isinstance(x, dict):  # vmap knows dicts alone
+        x = dict(x)
     size = check_input(x, fast.dtype)
-    if torch.is_inference_mode_enabled():
+    if torch.is_inference_mode_enabled() or any(part.is_inference() for part in tensors(x)):
         with torch.inference_mode(False):
             x = map_tensors(x, lambda part: part.clone() if part.is_inference() else part)
     return x, size

@@ -48,7 +48,7 @@ class InnerOptimizer:
         values = list(source.values())
         if rows is not None:
             values = [value.expand(rows, *value.shape) for value in values]
-        alike = len({(value.dtype, value.device) for value in values}) == 1
+        alike = len({(v.dtype, v.device) for v in values}) == 1 and not values[0].is_complex()
         self._rule = _RULES.get(optimizer) if isinstance(optimizer, str) and alike else None
         if self._rule is None:
             copies = [v.clone(memory_format=torch.contiguous_format) for v in values]
@@ -276,31 +276,34 @@ def batch_norm_names(module: nn.Module) -> list[str]:
 
 
 def affine_names(module: nn.Module) -> list[str]:
-    """The scales and shifts of all normalisation layers, by name."""
+    """The scales and shifts of all normalisation layers, by name.
+
+    Libraries have their own, such as `LlamaRMSNorm`: what calls itself a norm is one.
+    """
     kinds = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
     return [
         f"{name}.{leaf}" if name else leaf
         for name, layer in module.named_modules()
-        if isinstance(layer, kinds)
+        if isinstance(layer, kinds) or type(layer).__name__.endswith("Norm")
         for leaf, _ in layer.named_parameters(recurse=False)
     ]
 
 
-def _blended(layer: _BatchNorm, fraction: float, x: Tensor) -> Tensor:
-    if fraction == 1 and x.numel() == x.shape[1]:
+def _blended(layer: _BatchNorm, fraction: float, input: Tensor) -> Tensor:
+    if fraction == 1 and input.numel() == input.shape[1]:
         raise IT3Error(
             'norm="batch" needs more than one value per channel, and this batch has one: use '
             'norm="source" or a blend such as norm=0.1'
         )
     if fraction == 1:  # torch's own is several times faster
-        return nnf.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
-    return _normalised(layer, x, *_statistics(layer, fraction, x))
+        return nnf.batch_norm(input, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
+    return _normalised(layer, input, *_statistics(layer, fraction, input))
 
 
-def _recorded(layer: _BatchNorm, name: str, blend: Blend, x: Tensor) -> Tensor:
-    mean, var = _statistics(layer, blend.fraction, x)
+def _recorded(layer: _BatchNorm, name: str, blend: Blend, input: Tensor) -> Tensor:
+    mean, var = _statistics(layer, blend.fraction, input)
     blend.found |= {f"{name}running_mean": mean.detach(), f"{name}running_var": var.detach()}
-    return _normalised(layer, x, mean, var)
+    return _normalised(layer, input, mean, var)
 
 
 def _statistics(layer: _BatchNorm, fraction: float, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,8 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from it3_core.batching import map_tensors
+from it3_core.batching import map_tensors, tensors
 from it3_core.model.conditioning import Conditioned
+from it3_core.model.networks import is_called
 
 Doing = Literal["nothing", "recording", "replaying"]
 
@@ -29,6 +30,7 @@ class PrefixCache:
     # `names` has the name of each weight by its place: tied weights have several places.
     def __init__(self, shell: Conditioned, names: Mapping[str, str]) -> None:
         self.above: frozenset[str] = frozenset()
+        self.told_apart = False
         self.proven = False
         self._lean = False  # nothing is kept but what the entrance returned
         self._broken = False
@@ -47,13 +49,15 @@ class PrefixCache:
                 name = f"{owner}.{leaf}" if owner else leaf
                 if name in opened or name == "embed":
                     continue
-                if isinstance(child, nn.ModuleList | nn.ModuleDict):
-                    opened.append(name)  # never called itself: what it holds is
+                if not is_called(child):
+                    opened.append(name)  # what it holds is
                     continue
                 self._own.append((child, child.forward))
                 child.forward = partial(self._through, len(self._modules), child.forward)
                 self._modules.append(name)
-        self._entrance = self._modules.index(entrance)
+        # By identity: a layer that is used twice is among the children under its first name.
+        layer = shell.get_submodule(entrance)
+        self._entrance = next(i for i, (child, _) in enumerate(self._own) if child is layer)
         self._kept: list[list[Any]] = []
         self._copies: list[Tensor] = []
         self._calls: list[int] = []
@@ -68,9 +72,24 @@ class PrefixCache:
 
     def stop(self) -> None:
         """That pass is over, and came to its end."""
-        if self._doing == "recording" and not self.above:
+        if self._doing == "recording" and not (self.above or self.told_apart):
             self.above = self._find_above()
         self._doing = "nothing"
+
+    def tell_apart(self, again: Callable[[], Tensor]) -> None:
+        """Looks once whether what was kept stays the same when the weights above are others.
+
+        A network may use a late layer's weight as a function below the signal, which no call shows.
+        """
+        kept, self.told_apart = self._kept, True
+        self.start("recording")
+        with torch.no_grad():
+            again()
+        self.stop()
+        pairs = zip(tensors(kept), tensors(self._kept), strict=False)
+        if not all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs):
+            self.above = frozenset()
+        self._kept = kept
 
     def usable(self) -> bool:
         """Whether there is something to replay."""
@@ -121,7 +140,10 @@ class PrefixCache:
         """Lets the activations go."""
         self._kept = []
 
-    def _through(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # Its own arguments by place alone: torch-geometric's layers are called with `index=`.
+    def _through(
+        self, index: int, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
         """Stands in for the forward of module `index`."""
         if self._doing == "nothing":
             return forward(*args, **kwargs)

@@ -43,6 +43,7 @@ from it3_core.io.progress import Progress
 from it3_core.io.tensors import digest
 from it3_core.io.typed import as_kind, read_json, read_lines, to_line
 from it3_core.methods.base import Adaptation
+from it3_core.model.networks import weights_of
 
 WITH_GRAPH = "forward pass with its graph"
 RECORDS, ANSWERS, ABOUT, TABLE = "records.jsonl", "answers.jsonl", "evaluation.json", "table.md"
@@ -340,10 +341,10 @@ def _described(network: Network) -> NetworkSummary:
 
 def _fingerprint(network: Network) -> str:
     """What tells this network, with its tunings, from another."""
-    tensors = dict(network.model.state_dict())
+    tensors = weights_of(network.model)
     others = {} if network.vanilla is None else {"vanilla": network.vanilla}
     for kind, model in (others | dict(network.baselines)).items():
-        tensors |= {f"{kind}.{name}": v for name, v in model.state_dict().items()}
+        tensors |= {f"{kind}.{name}": v for name, v in weights_of(model).items()}
     tensors |= {f"statistics.{name}": value for name, value in network.statistics.items()}
     chosen = {"tunings": _described(network)["tunings"], "paper": _steps(network)}
     chosen["adapter"] = network.adapter.describe()

@@ -46,6 +46,7 @@ from it3_core.io.typed import read_json
 from it3_core.methods.paper import PaperStep, choose_step
 from it3_core.methods.source import Source
 from it3_core.model.adapters import Adapter
+from it3_core.model.networks import weights_of
 from it3_core.training.data import cut
 from it3_core.training.fit import Loss, fit
 from it3_core.training.frozen import freeze, layers_before
@@ -170,7 +171,7 @@ class _Fitting:
     def _check_start(self, name: str, model: nn.Module) -> None:
         """Refuses to go on where code, a weights file or torch draw other first weights."""
         path = self.out.path / f"{name}.json"
-        start = {"first_weights": digest(model.state_dict(), {})[:16]}
+        start = {"first_weights": digest(weights_of(model), {})[:16]}
         if not (path.is_file() and path.with_suffix(".safetensors").is_file()):
             write_json(self.out.reserve(f"{name}.json"), start)
         elif read_json(path, dict[str, str], "name a new folder") != start:

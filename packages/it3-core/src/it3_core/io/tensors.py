@@ -10,7 +10,7 @@ import ctypes
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -25,6 +25,7 @@ from it3_core.errors import IT3Error
 from it3_core.io.files import FilePath, writing
 from it3_core.io.typed import as_kind, parse_json, printable
 from it3_core.model.adapters import Adapter, adapter_from
+from it3_core.model.networks import misfit, put_weights, weights_of
 
 M = TypeVar("M")
 
@@ -77,6 +78,7 @@ class _Body(_Schema):
     metadata: dict[str, Any]
     ties: dict[str, str]
     sha256: str
+    complex: tuple[str, ...] = ()  # tensors that are stored as pairs of real numbers
 
 
 def write_tensors(
@@ -101,6 +103,8 @@ def write_tensors(
         "ties": ties,
         "metadata": dict(metadata),
     }
+    if pairs := [name for name in plain if tensors[name].is_complex()]:
+        body["complex"] = pairs
     try:
         body["sha256"] = digest(plain, body)
     except (TypeError, ValueError, RecursionError) as problem:
@@ -145,6 +149,7 @@ def read_tensors(path: FilePath, *, kind: str, metadata: type[M]) -> Stored[M]:
         raise IT3Error(f"{path} is a {printable(body.kind)} file, but a {kind} file is needed here")
     if unknown := [stored for stored in body.ties.values() if stored not in plain]:
         raise IT3Error(f"{path} {_DAMAGED}: it lacks the tensor {printable(unknown[0])!r}")
+    plain |= {name: torch.view_as_complex(plain[name]) for name in body.complex}
     tied = {name: plain[stored] for name, stored in body.ties.items()}
     typed = as_kind(body.metadata, metadata, f"the metadata of {path}", "make it again")
     return Stored({**plain, **tied}, typed, body.versions)
@@ -182,6 +187,8 @@ def _plain(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
             ties[name] = names[place]
             continue
         names[place] = name
+        if tensor.is_complex():  # safetensors has no name for the wider ones
+            tensor = torch.view_as_real(tensor.resolve_conj())
         plain[name] = tensor.cpu().contiguous()
     return plain, ties
 
@@ -191,7 +198,7 @@ def _check(name: str, tensor: Any) -> None:
         raise IT3Error(f"{name!r} is a {type(tensor).__name__}, and only tensors can be stored")
     if is_lazy(tensor) or tensor.device.type == "meta":
         raise IT3Error(f"{name!r} has no values yet: run the network once before storing it")
-    if tensor.layout != torch.strided or tensor.dtype not in _DTYPES:
+    if tensor.layout != torch.strided or not (tensor.is_complex() or tensor.dtype in _DTYPES):
         raise IT3Error(
             f"{name!r} is {tensor.dtype} ({tensor.layout}): only dense numbers can be stored"
         )
@@ -294,7 +301,7 @@ class Checkpoint:
         wrong = misfit(self.weights, model)
         if wrong:
             raise IT3Error(f"the checkpoint is of another network ({wrong}): build that one")
-        model.load_state_dict(self.weights)
+        put_weights(model, self.weights)
         return model
 
 
@@ -343,7 +350,7 @@ def save(
         Classification(10, distance='l1')
         >>> again = found.restore(widen(torch.nn.Linear(found.settings["inputs"], 10), adapter))
     """
-    stored = {f"weights.{name}": value for name, value in model.state_dict().items()}
+    stored = {f"weights.{name}": value for name, value in weights_of(model).items()}
     stored |= {f"tensors.{name}": value for name, value in (tensors or {}).items()}
     metadata = {
         "adapter": adapter.describe(),
@@ -375,32 +382,7 @@ def load(path: FilePath) -> Checkpoint:
     )
 
 
-def misfit(weights: Mapping[str, Tensor], model: nn.Module) -> str:
-    """How `weights` differ from what `model` needs, by name; empty where they fit."""
-    needed = model.state_dict()
-    missing = [repr(name) for name in needed if name not in weights]
-    unexpected = [repr(name) for name in weights if name not in needed]
-    misshapen = [
-        f"{name!r} has shape {tuple(value.shape)}, not {tuple(needed[name].shape)}"
-        for name, value in weights.items()
-        if name in needed and value.shape != needed[name].shape
-    ]
-    found = []
-    if missing:
-        found.append(f"it lacks {_some(missing)}")
-    if unexpected:
-        found.append(f"it has {_some(unexpected)}, which the network has not")
-    if misshapen:
-        found.append(_some(misshapen))
-    return "; ".join(found)
-
-
 def _described(part: Described | Mapping[str, Any] | None) -> dict[str, Any] | None:
     if part is None:
         return None
     return dict(part if isinstance(part, Mapping) else part.describe())
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

@@ -150,7 +150,7 @@ class IT3:
 
     def _sound(self, x: Any, y: Tensor, y0: Tensor, before: Tensor, rows: int | None) -> Adaptation:
         """The answer; rows whose numbers are not finite fall back to y0."""
-        sound = torch.isfinite(before) & torch.isfinite(y.flatten(1).sum(1))
+        sound = torch.isfinite(before) & torch.isfinite(y.reshape(len(y), -1).sum(1))
         steps, reason, lost = self.steps, None, int((~sound).sum())
         if lost and rows is None:
             return Adaptation(y0.clone(), y0, 0, not_finite(y0), before=before)

@@ -124,9 +124,9 @@ class Regression:
 
         A constant label gets standard deviation 1: there is no scale to learn from it.
         """
-        if labels.numel() == 0:
+        rows = _rows(torch.as_tensor(labels)).double()
+        if rows.numel() == 0:
             raise IT3Error("can't take statistics of no labels at all")
-        rows = _rows(labels).double()
         if not torch.isfinite(rows).all():
             raise IT3Error("the training labels hold NaN or Inf: drop those rows first")
         std = rows.std(0, correction=0)

@@ -42,7 +42,7 @@ class _Classes:
     ) -> None:
         if classes < self._least:
             raise IT3Error(f"there must be at least {self._least} classes, not {classes}")
-        self.classes = classes
+        self.classes = int(classes)  # numpy's are no JSON
         self.distance_name = distance = self._usual if distance is None else distance
         if distance not in MEASURES:
             raise IT3Error(f"distance must be one of {', '.join(MEASURES)}, not {distance!r}")

@@ -9,10 +9,10 @@ zeros where the signal enters: until it is trained, the network answers exactly 
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
 
-from it3_core.batching import count, is_graph
+from it3_core.batching import count, is_graph, rebuilt
 from it3_core.errors import IT3Error
 from it3_core.model.adapters import Adapter
+from it3_core.model.networks import call, find_layer, is_called, parts, pick
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CHANNELS_SECOND = (
@@ -33,14 +34,24 @@ _CHANNELS_SECOND = (
 )
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.MultiheadAttention, nn.Embedding)
 
-# The signal on its way to the layer where it enters. A context variable, because a forward pass
-# has no other way past the code of a network that knows nothing of signals, and because two
-# threads may run the same network at once. The number says how many signals each row gets.
-_passing: ContextVar[tuple[Any, Tensor, int]] = ContextVar("it3_signal")
+
+@dataclass
+class _Passing:
+    """A signal on its way to the layer where it enters."""
+
+    x: Any
+    signal: Tensor
+    times: int  # how many signals each row gets
+    arrived: bool = False
 
 
-class _NodesError(Exception):
-    """The signal enters where a graph batch has a row a node."""
+# A context variable, because a forward pass has no other way past the code of a network that knows
+# nothing of signals, and because two threads may run the same network at once.
+_passing: ContextVar[_Passing] = ContextVar("it3_signal")
+
+
+class _SeparatelyError(Exception):
+    """The signal enters where instances can't be repeated: nodes of graphs, several tensors."""
 
 
 class Conditioned(nn.Module):
@@ -50,13 +61,19 @@ class Conditioned(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, layer: str, embed: nn.Module | None, channel_dim: int | None = None
+        self,
+        model: nn.Module,
+        layer: str,
+        embed: nn.Module | None,
+        channel_dim: int | None = None,
+        output: str | int | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.layer = layer
         self.embed = embed
         self.channel_dim = channel_dim
+        self.output = output
         self.training = model.training  # its layers keep the modes that they have
         if embed is not None:
             embed.train(model.training)
@@ -84,46 +101,71 @@ class Conditioned(nn.Module):
         try:
             with _statistics_of_the_first(self.model, count(x)):
                 return self._run(x, torch.cat(signals), len(signals)).chunk(len(signals))
-        except _NodesError:  # nodes don't repeat as instances do
+        except _SeparatelyError:
             return tuple(self(x, signal) for signal in signals)
 
     def _run(self, x: Any, signal: Tensor, times: int) -> Tensor:
-        token = _passing.set((x, signal, times))
+        passing = _Passing(x, signal, times)
+        token = _passing.set(passing)
         try:
-            output: Tensor = self.model(x)
-            return output
+            output = call(self.model, x)
         finally:
             _passing.reset(token)
+        if not (passing.arrived or self.training):  # in training, some layers are left out at times
+            raise IT3Error(f"layer {self.layer!r} does not run for this input: name one that does")
+        found: Tensor = output if self.output is None else pick(output, self.output)
+        return found
 
     def _concatenate(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if not inputs:
+            raise IT3Error(f"layer {self.layer!r} is called by keyword: use condition()")
         features, *rest = inputs
-        x, signal, _ = self._arriving()
+        passing = self._arriving()
+        x, signal = passing.x, passing.signal
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
         signal = _spread(signal, features, channel, x, self.layer)
+        if features.is_floating_point():  # the signal for token ids knows nothing of the weights
+            signal = signal.to(features.dtype)
         shape = [*features.shape]
         shape[channel] = signal.shape[channel]
         return (torch.cat([features, signal.expand(shape)], channel), *rest)
 
-    def _add(self, layer: nn.Module, inputs: tuple[Any, ...], features: Tensor) -> Tensor:
+    def _add(self, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        """What the layer returned, with the embedding added to it or to its first tensor."""
+        passing = self._arriving()
+        if isinstance(output, Tensor):
+            return self._added(layer, output, passing)
+        first = next((part for part in parts(output).values() if isinstance(part, Tensor)), None)
+        if first is None:
+            raise IT3Error(f"layer {self.layer!r} returns no tensor: name one after it")
+        if passing.times > 1:
+            raise _SeparatelyError
+        with_signal = self._added(layer, first, passing)
+        return rebuilt(output, lambda part: with_signal if part is first else part)
+
+    def _added(self, layer: nn.Module, features: Tensor, passing: _Passing) -> Tensor:
         assert self.embed is not None
-        x, signal, times = self._arriving()
+        x, signal, times = passing.x, passing.signal, passing.times
         if times > 1:
             if is_graph(x) and features.shape[0] != count(x):
-                raise _NodesError
+                raise _SeparatelyError
             features = features.repeat(times, *[1] * (features.dim() - 1))
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
-        embedding = _spread(self.embed(signal), features, channel, x, self.layer)
+        embedding = self.embed(signal.to(next(self.embed.parameters()).dtype))
+        embedding = _spread(embedding, features, channel, x, self.layer)
         if embedding.shape[channel] != features.shape[channel]:
             raise IT3Error(
                 f"layer {self.layer!r} returns {features.shape[channel]} channels, but its "
                 f"signal was embedded in {embedding.shape[channel]}: give condition() "
                 f"channels={features.shape[channel]}"
             )
-        return features + embedding
+        return features + embedding.to(features.dtype)
 
-    def _arriving(self) -> tuple[Any, Tensor, int]:
+    def _arriving(self) -> _Passing:
         try:
-            return _passing.get()
+            passing = _passing.get()
+            passing.arrived = True
+            return passing
         except LookupError:
             raise IT3Error(
                 "the network runs without its signal: call the conditioned one, as f(x, signal); "
@@ -154,17 +196,17 @@ def _as_the_first(
     layer: nn.modules.batchnorm._BatchNorm,
     forward: Callable[[Tensor], Tensor],
     rows: int,
-    x: Tensor,
+    input: Tensor,  # by torch's own name: some networks call a norm with `input=`
 ) -> Tensor:
-    first = forward(x[:rows])
-    if x.shape[0] == rows:
+    first = forward(input[:rows])
+    if input.shape[0] == rows:
         return first
     with torch.no_grad():
-        over = [dimension for dimension in range(x.dim()) if dimension != 1]
+        over = [dimension for dimension in range(input.dim()) if dimension != 1]
         # In single precision under autocast too: the layer's weights are, and must match.
-        known = x[:rows] if layer.weight is None else x[:rows].to(layer.weight.dtype)
+        known = input[:rows] if layer.weight is None else input[:rows].to(layer.weight.dtype)
         var, mean = torch.var_mean(known, over, correction=0)
-    rest = nnf.batch_norm(x[rows:], mean, var, layer.weight, layer.bias, eps=layer.eps)
+    rest = nnf.batch_norm(input[rows:], mean, var, layer.weight, layer.bias, eps=layer.eps)
     return torch.cat([first, rest])
 
 
@@ -176,16 +218,18 @@ def condition(
     channels: int | None = None,
     channel_dim: int | None = None,
     hidden: int | None = None,
+    output: str | int | None = None,
 ) -> Conditioned:
     """Adds an embedding of the signal to what a named layer of a copy of `model` returns.
 
     Works on vectors `(batch, channels)`, feature maps `(batch, channels, *size)`, tokens
     `(batch, tokens, channels)` and node features `(nodes, channels)` of a graph batch (an input
     with a `batch` vector that says which graph a node belongs to). A dense signal is resized to
-    the layer's maps.
+    the layer's maps. Of a layer that returns several tensors, the first gets the signal.
 
     Args:
-        model: any network that is called as `model(x)`.
+        model: any network that is called as `model(x)`; or as `model(**x)`, where x is a mapping
+            to the names of its arguments, as a tokenizer of Hugging Face makes it.
         adapter: its `channels` is the width of a signal.
         layer: name of the layer, as in `model.named_modules()`.
         channels: channels that the layer returns, where they can't be read off the layer.
@@ -193,6 +237,8 @@ def condition(
             tokens, where the kind of layer doesn't tell. The batch is always first.
         hidden: units of a hidden layer in the embedding, for a signal that enters late: what
             follows then does little with it. None embeds it by one Linear.
+        output: which tensor is the answer, where the network returns a tuple, a dict or an object
+            of several: its name or its number.
 
     Example:
         >>> import torch
@@ -207,6 +253,11 @@ def condition(
         True
     """
     entrance = find_layer(model, layer)
+    if not is_called(entrance):
+        raise IT3Error(
+            f"layer {layer!r} is a {type(entrance).__name__}, which only holds layers and is never "
+            f"called: name one of them, such as {f'{layer}.{next(iter(entrance._modules), 0)}'!r}"
+        )
     width = channels or _returned_channels(entrance, layer)
     embed: nn.Module = _Embedding(adapter.channels if hidden is None else hidden, width)
     if hidden is not None:
@@ -214,10 +265,12 @@ def condition(
     reference = next((p for p in model.parameters() if p.is_floating_point()), None)
     if reference is not None:
         embed = embed.to(reference.device, reference.dtype)
-    return Conditioned(copy.deepcopy(model), layer, embed, channel_dim)
+    return Conditioned(copy.deepcopy(model), layer, embed, channel_dim, output)
 
 
-def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Conditioned:
+def widen(
+    model: nn.Module, adapter: Adapter, layer: str | None = None, *, output: str | int | None = None
+) -> Conditioned:
     """Feeds the signal to a Linear or convolution layer of a copy of `model`, the paper's way.
 
     The layer's weights are kept, and get zeros for the signal's channels.
@@ -226,6 +279,7 @@ def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Condi
         model: any network that is called as `model(x)`.
         adapter: its `channels` is the width of a signal.
         layer: name of the layer; by default the first Linear or convolution there is.
+        output: which of the tensors that the network returns is the answer, see `condition`.
 
     Example:
         >>> import torch
@@ -255,23 +309,7 @@ def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Condi
         setattr(model.get_submodule(parent), leaf, wide)
     else:  # the network is that one layer
         model = wide
-    return Conditioned(model, layer, None)
-
-
-def find_layer(model: nn.Module, name: str) -> nn.Module:
-    """The layer of that name; where there is none, an error that lists near matches."""
-    layers: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
-    if name in layers:
-        return layers[name]
-    known = [layer for layer in layers if layer]
-    # "conv" should find "stem.conv" too.
-    near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
-    near += [layer for layer in known if layer.rpartition(".")[2] == name and layer not in near]
-    if near:
-        hint = f"did you mean {' or '.join(map(repr, near[:5]))}?"
-    else:
-        hint = f"it has {', '.join(map(repr, known[:8]))} …"
-    raise IT3Error(f"the network has no layer {name!r}; {hint}")
+    return Conditioned(model, layer, None, output=output)
 
 
 class _OverChannels(nn.Linear):
@@ -334,8 +372,6 @@ def _returned_channels(layer: nn.Module, name: str) -> int:
 
 def _channel_dimension(layer: nn.Module, features: Tensor, given: int | None, name: str) -> int:
     """Channels are last for vectors, nodes and tokens, second for maps."""
-    if not isinstance(features, Tensor):
-        raise IT3Error(f"layer {name!r} returns no tensor: name one after it")
     if given is not None:
         return given % features.dim()
     if features.dim() == 2:

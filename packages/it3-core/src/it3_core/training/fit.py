@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from it3_core.batching import Data
+from it3_core.engine.functional import FunctionalModel, prepared
 from it3_core.engine.inner_optimizer import OptimizerFactory, make_optimizer
 from it3_core.errors import IT3Error
 from it3_core.io.files import FilePath
 from it3_core.io.progress import Progress
 from it3_core.model.adapters import Adapter
-from it3_core.model.losses import zigzag_loss
+from it3_core.model.losses import first_pass, zigzag_loss
 from it3_core.training.data import Batches, Collate, Rows, cut, own_randomness
 from it3_core.training.frozen import frozen, layers_before
 from it3_core.training.resume import History, ResumeFile, name_of
@@ -65,6 +66,9 @@ def fit(
 
     The validation loss is that of the first answer: the mean of `adapter.loss(f(x, neutral), y)`.
     The best weights are those after the epoch where it was lowest; without validation, the last.
+
+    The first batch is tried before it is trained on: what a method would refuse later, such as an
+    answer that doesn't fit the adapter or a layer that never runs, is refused then.
 
     Under `torchrun` each process takes its part of every batch. The result is that of one process,
     up to rounding, where network and loss draw no random numbers and have no batch norm (its
@@ -184,6 +188,7 @@ def fit(
             model=model,
             objective=_Objective(model, adapter, loss),
             rows=rows,
+            check=partial(_dry_pass, model, adapter, held is not None),
             validate=validate,
             parameters=parameters,
             frozen=still,
@@ -224,6 +229,25 @@ class _Objective(nn.Module):
         return value
 
 
+def _dry_pass(model: nn.Module, adapter: Adapter, labelled: bool, x: Any, y: Tensor) -> None:
+    """Both passes as methods make them, on a copy: what they would refuse is not worth training."""
+    functional = FunctionalModel(model)
+    x, size = prepared(x, functional)
+    with functional.session() as run, torch.no_grad():
+        y0 = first_pass(run, adapter, x)
+        signal = adapter.encode(y0)
+        if signal.shape[1] != adapter.channels:
+            raise IT3Error(
+                f"the network's answer has shape {tuple(y0.shape)}, which is not what {adapter!r} "
+                f"takes: give the network's last layer, or the adapter, as many outputs"
+            )
+        adapter.distance(run(x, signal), y0)
+        if labelled:  # else what becomes of them is the loss's own business
+            if len(y) != size:
+                raise IT3Error(f"a batch has {size} inputs, but {len(y)} labels")
+            adapter.loss(y0, y)
+
+
 def _validation_loss(
     model: nn.Module, adapter: Adapter, rows: Rows, size: int, workers: int, seed: int,
     group: ProcessGroup, device: torch.device,
@@ -243,6 +267,8 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise IT3Error("some of the network's parameters have no values yet: run it once first")
     found = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if any(parameter.is_inference() for parameter in found):
+        raise IT3Error("the network was made under inference_mode: train a copy.deepcopy of it")
     if not found:
         raise IT3Error("no parameter of the network requires a gradient: there is nothing to train")
     return found

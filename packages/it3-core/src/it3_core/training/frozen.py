@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from it3_core.model.conditioning import Conditioned, find_layer
+from it3_core.model.conditioning import Conditioned
+from it3_core.model.networks import find_layer
 
 
 def layers_before(model: nn.Module, layer: str | None) -> list[nn.Module]:

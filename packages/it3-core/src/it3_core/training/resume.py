@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from it3_core.errors import IT3Error
-from it3_core.io.tensors import Stored, misfit, read_tensors, under, write_tensors
+from it3_core.io.tensors import Stored, read_tensors, under, write_tensors
 from it3_core.io.typed import as_json, printable
+from it3_core.model.networks import misfit, weights_of
 
 
 class Stateful(Protocol):
@@ -67,7 +68,7 @@ class ResumeFile:
         **parts: Stateful,
     ) -> None:
         """The weights now, the best so far, JSON, and what `restore` gives back to each part."""
-        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+        tensors = {f"model.{name}": value for name, value in weights_of(model).items()}
         tensors |= {f"best.{name}": value for name, value in (best or {}).items()}
         packed = {name: _pack(part.state_dict(), name, tensors) for name, part in parts.items()}
         metadata = {"identity": self.identity, **state, **packed}

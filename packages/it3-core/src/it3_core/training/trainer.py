@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,10 +29,11 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
-from it3_core.errors import IT3Error
+from it3_core.errors import IT3Error, IT3Warning
 from it3_core.io.files import remove_leftovers
 from it3_core.io.progress import Progress
 from it3_core.io.tensors import under
+from it3_core.model.networks import put_weights, weights_of
 from it3_core.training.data import Batches, Rows, cut, reseed
 from it3_core.training.resume import History, ResumeFile, Stateful, restore
 
@@ -46,6 +48,7 @@ class Trainer:
     model: nn.Module
     objective: nn.Module
     rows: Rows
+    check: Callable[[Any, Tensor], None]  # of the first batch, before it is trained on
     validate: Callable[[], float] | None
     parameters: list[nn.Parameter]
     frozen: list[nn.Module]  # layers that run as at test time
@@ -71,6 +74,7 @@ class Trainer:
     step: int = 0  # within the epoch
     running: float = 0.0  # sum of the losses of this epoch's rows so far
     best: dict[str, Any] = field(default_factory=dict)
+    _checked: bool = False
 
     def go(self) -> History:
         """From wherever the run is to its end."""
@@ -95,8 +99,16 @@ class Trainer:
                 self._interrupt()
             self._write_if_due()
         if self.best:
-            self.model.load_state_dict(self.best)
-        self._write(finished=True)
+            put_weights(self.model, self.best)
+        try:
+            self._write(finished=True)
+        except IT3Error as problem:  # days of work are not lost for a full disk at their end
+            warnings.warn(
+                f"the network is trained, but its checkpoint can't be finished, so save() it "
+                f"yourself: {problem}",
+                IT3Warning,
+                stacklevel=3,
+            )
         self._show(last=True)
         return self.history
 
@@ -111,6 +123,9 @@ class Trainer:
         for layer in self.frozen:
             layer.eval()
         for x, y in made.starting_at(self.step, self.workers, self.device):
+            if not self._checked:
+                self.check(x, y)
+                self._checked = True
             reseed("step", self.seed, self.epoch, self.step, self.group.rank)
             value, interrupted = self._step(x, y, parts[self.step][1])
             self.running += value * len(batches[self.step])
@@ -159,7 +174,7 @@ class Trainer:
             history.best_epoch = self.epoch
         elif not self.best or value < history.validation[history.best_epoch - 1]:
             history.best_epoch = self.epoch
-            self.best = copy.deepcopy(self.model.state_dict())
+            self.best = copy.deepcopy(weights_of(self.model))
         elif self.patience is not None and self.epoch - history.best_epoch >= self.patience:
             history.stopped_early = True
         if not self.every_step and self.epoch < self.epochs:
@@ -217,7 +232,7 @@ class Trainer:
         """Goes back to where the file is; whether the run is finished."""
         stored = file.read(self.model)
         state = stored.metadata
-        self.model.load_state_dict(under("model.", stored.tensors))
+        put_weights(self.model, under("model.", stored.tensors))
         self.history = state.history
         if state.finished:
             self.bar.say(f"{file.path} is finished: nothing to do")

@@ -70,6 +70,7 @@ class Trust:
         if len(found) < 2 or not bool(torch.isfinite(found).all()):
             raise IT3Error("trust needs at least two finite errors of validation data")
         grid = found.quantile(torch.linspace(0, 1, min(_GRID + 1, len(found)), dtype=found.dtype))
+        trust = cls(grid.tolist(), false_alarms, len(found))
         if len(found) + 1 < 1 / false_alarms:
             warnings.warn(
                 f"{len(found)} errors are too few to promise {false_alarms:.0%} false alarms, so "
@@ -78,7 +79,7 @@ class Trust:
                 IT3Warning,
                 stacklevel=2,
             )
-        return cls(grid.tolist(), false_alarms, len(found))
+        return trust
 
     @classmethod
     def fit(

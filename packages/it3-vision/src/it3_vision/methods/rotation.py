@@ -16,7 +16,7 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from it3_core import Adapter, IT3Error, zigzag_loss
-from it3_core.model.conditioning import find_layer
+from it3_core.model.networks import find_layer
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from it3_core import Classification, Conditioned, IT3Error, condition
 from it3_core.engine.inner_optimizer import has_batch_norm
-from it3_core.io.tensors import misfit, under
+from it3_core.io.tensors import under
+from it3_core.model.networks import misfit
 from it3_vision.image_options import NetworkSettings, Normalisation, Pretrained, Size
 from it3_vision.methods.rotation import with_rotation_head
 from it3_vision.networks.cifar_resnet import CifarResNet
