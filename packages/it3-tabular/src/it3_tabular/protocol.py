@@ -28,6 +28,7 @@ from it3_core import (
     AnswerStep,
     Candidate,
     Conditioned,
+    Gate,
     Method,
     OnlineIT3,
     Source,
@@ -174,6 +175,7 @@ def _methods(
         "gaps known: boosting": _On("with gaps", boosting),
     }
     paper, online = _paper_steps(model, x, seed)
+    gate = Gate.fit(model.trust_.quantiles, 0.01)
     batched = {
         "IT³ (paper)": _On("zeroed", paper_it3(network, adapter, **paper)),
         "IT³ (paper, gradient stopped)": _On(
@@ -181,7 +183,7 @@ def _methods(
         ),
         "online IT³ (paper)": _On("zeroed", paper_online_it3(network, adapter, **online)),
         "IT³, tuned": _On("zeroed", IT3(network, adapter, **step)),
-        "online IT³, tuned": _On("zeroed", OnlineIT3(network, adapter, **step)),
+        "online IT³, tuned": _On("zeroed", OnlineIT3(network, adapter, gate=gate, **step)),
         "ActMAD": _On("zeroed", ActMAD(network, adapter, source, lr=1e-4)),
     }
     return single, batched

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,13 @@ from it3_core.methods.base import (
     not_finite,
     within_reach,
 )
+from it3_core.methods.gated import Gate
 from it3_core.methods.stream import StreamMethod
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import idempotence_loss, second_pass
+
+_FIRST = 64  # inputs of a stream that count as usual, whatever they are
+_FALSE_ALARMS = 0.01  # of a stream's own gate
 
 
 @dataclass(eq=False, repr=False)
@@ -36,25 +40,36 @@ class OnlineIT3(StreamMethod):
     place of the frozen F. Both are this object's own: the module is never changed. A batch whose
     step comes out non-finite leaves no trace.
 
+    Alone that drifts without end: where f goes, its average follows, and nothing leads back. So
+    only unusual batches move the weights, and all batches lead them back a little: a stream may
+    run for days on usual data. See docs/streams.md.
+
     Args:
         model: a conditioned network, called as `model(x, signal)`.
         adapter: what kind of answer it gives.
         decay: fraction of the moving average that a batch keeps, from 0 to 1; 1 is a frozen F.
+        pull: fraction of the way to the trained weights that f and its average go back after
+            every batch; 0 is the paper's.
+        gate: which batches move the weights, by the trained network's idempotence error: those
+            that are unusual for this `"stream"`, whose first 64 inputs count as usual, or for
+            a `Gate` of validation errors, which a stream needs that is shifted from its start.
+            None is the paper's: all.
         steps, lr, optimizer, parameters, anchor_gradient, power, norm: as for `IT3`.
         trust_region: answers move no further than to y1, and the weights go that fraction of their
             way.
 
     Example:
         >>> import torch
-        >>> from it3_core import OnlineIT3, Regression, condition
+        >>> from it3_core import Gate, OnlineIT3, Regression, Source, condition
         >>> _ = torch.manual_seed(0)
         >>> adapter = Regression()
         >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
         >>> model = condition(net, adapter, layer="0")
         >>> _ = torch.nn.init.normal_(model.embed.weight)  # stands in for training
-        >>> method, stream = OnlineIT3(model, adapter, lr=1e-3), torch.randn(3, 4, 3)
-        >>> for batch in stream:
-        ...     answer = method(batch)
+        >>> gate = Gate.fit(Source(model, adapter)(torch.randn(64, 3)).error_before, 0.01)
+        >>> method = OnlineIT3(model, adapter, gate=gate)
+        >>> [method(shift + torch.randn(16, 3)).steps for shift in (0, 3)]
+        [0, 1]
         >>> state = method.state_dict()  # go on from here after a restart
         >>> method.reset()               # or start anew
     """
@@ -65,6 +80,8 @@ class OnlineIT3(StreamMethod):
     steps: int = 1
     lr: float = 2e-4
     decay: float = 0.99
+    pull: float = 0.01
+    gate: Gate | Literal["stream"] | None = "stream"
     optimizer: OptimizerFactory = "Adam"
     parameters: Parameters = None
     anchor_gradient: bool = False
@@ -76,22 +93,33 @@ class OnlineIT3(StreamMethod):
         check_settings(self.steps, self.lr, self.power)
         if not 0 <= self.decay <= 1:
             raise IT3Error(f"decay must lie between 0 and 1, but is {self.decay}")
+        if not 0 <= self.pull <= 1:
+            raise IT3Error(f"pull must lie between 0 and 1, but is {self.pull}")
+        if not (self.gate in ("stream", None) or getattr(self.gate, "of", "") == "error"):
+            raise IT3Error('gate is "stream", a Gate of idempotence errors, or None')
         self._functional = FunctionalModel(self.model, self.parameters, self.norm)
         self.reset()
 
     def reset(self) -> None:
-        super().reset()
-        self._ema: Weights = {}
+        with self._lock:
+            super().reset()
+            self._ema: Weights = {}
+            # The gate's: how many usual errors there were, their mean, their squared deviations.
+            self._usual = torch.zeros(3, dtype=torch.float64)
 
     def _answer(self, run: Session, descent: InnerOptimizer, x: Any, neutral: Tensor) -> Adaptation:
         averages = self._ema or {name: w.detach().clone() for name, w in descent.weights.items()}
         self._ema = {name: averages[name].to(w.device) for name, w in descent.weights.items()}
         adapter, theta, ema = self.adapter, descent.weights, self._ema
-        y = run(x, neutral, theta, record=True)
-        y0 = y.detach()
+        unusual, usual = self._is_unusual(run, x, neutral)
+        steps = self.steps if unusual else 0
+        shared = self.gate is not None and run.only_above(theta)  # the gate has run what lies below
+        with torch.set_grad_enabled(steps > 0):
+            y = run(x, neutral, theta, record=self.gate is None, shared=shared)
         shared = run.only_above(theta)
+        y0 = y.detach()
         before: Tensor | None = None
-        for left in reversed(range(self.steps)):
+        for left in reversed(range(steps)):
             average = partial(self._average, run, ema, shared)
             y1 = second_pass(average, adapter, x, y, gradient=self.anchor_gradient)  # (4)
             if before is None:
@@ -105,11 +133,9 @@ class OnlineIT3(StreamMethod):
                 y = run(x, neutral, theta, shared=shared)
         y = y.detach()
         error = partial(idempotence_error, self._functional, adapter, x, weights=ema)
-        if before is None:  # no step was asked for
-            return Adaptation(y0.clone(), y0, 0, before=partial(error, y0))
-        if not (bool(torch.isfinite(y).all()) and descent.finite()):
-            return _undone(y0, before)
-        if self.trust_region:
+        if not bool(torch.isfinite(y).all()) or (steps and not descent.finite()):
+            return _undone(y0, partial(error, y0) if before is None else before)
+        if self.trust_region and before is not None:
             y, fraction = within_reach(adapter, y, y0, before)
             if fraction < 1:
                 descent.go_back(self._kept, fraction)
@@ -117,7 +143,38 @@ class OnlineIT3(StreamMethod):
         self._ema = {
             name: torch.lerp(leaf.detach(), ema[name], self.decay) for name, leaf in theta.items()
         }
-        return Adaptation(y, y0, self.steps, before=before, after=partial(error, y))
+        self._usual = usual
+        if self.pull:
+            source = {name: run.source[name] for name in theta}
+            descent.go_back({f"weights.{k}": w for k, w in source.items()}, 1 - self.pull)
+            self._ema = {k: torch.lerp(w, source[k], self.pull) for k, w in self._ema.items()}
+        if before is None:
+            return Adaptation(y0.clone(), y0, 0, before=partial(error, y0))
+        return Adaptation(y, y0, steps, before=before, after=partial(error, y))
+
+    def _is_unusual(self, run: Session, x: Any, neutral: Tensor) -> tuple[bool, Tensor]:
+        """Whether a batch is unusual, and what the gate will then have seen of the stream."""
+        usual = self._usual
+        if self.gate is None:
+            return True, usual
+        with torch.no_grad():
+            y0 = run(x, neutral, record=True)
+            y1 = run(x, self.adapter.encode(y0), shared=True)
+            errors = self.adapter.distance(y1, y0).double()
+        warn_if_insensitive(run, self.adapter, x, y0, y1)
+        if isinstance(self.gate, Gate):
+            return self.gate.opens(errors), usual
+        n, mean, squares = usual.tolist()
+        batch, new = len(errors), float(errors.mean())
+        if not math.isfinite(new):
+            return False, usual
+        if n >= _FIRST:  # the mean of n errors is known to std / √n, too
+            std = math.sqrt(squares / (n - 1) * (1 + batch / n))
+            if Gate(mean, std, _FALSE_ALARMS).opens(errors):
+                return True, usual
+        off, total = new - mean, n + batch
+        squares += float((errors - new).square().sum()) + off**2 * n * batch / total
+        return False, torch.tensor([total, mean + off * batch / total, squares]).to(usual)
 
     def _average(self, run: Session, ema: Weights, shared: bool, x: Any, signal: Tensor) -> Tensor:
         """f_EMA(x, signal)."""
@@ -125,15 +182,24 @@ class OnlineIT3(StreamMethod):
             return run(x, signal, ema, shared=shared)
 
     def state_dict(self) -> dict[str, Tensor]:
-        averages = {f"ema.{name}": value.clone() for name, value in self._ema.items()}
-        return super().state_dict() | averages if averages else {}
+        with self._lock:
+            averages = {f"ema.{name}": value.clone() for name, value in self._ema.items()}
+            return super().state_dict() | averages | {"usual": self._usual} if averages else {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        own = {name: v for name, v in state.items() if not name.startswith("ema.")}
+        rest = dict(state)
+        usual = rest.pop("usual", torch.zeros(3))
         averages = under("ema.", state)
-        super().load_state_dict(own)
-        self._ema = {name: value.detach().clone() for name, value in averages.items()}
+        if averages.keys() != under("weights.", state).keys() or usual.shape != (3,):
+            raise IT3Error(
+                "this state is not of OnlineIT3: take one that its state_dict() returned"
+            )
+        with self._lock:
+            super().load_state_dict(rest)
+            self._resumed = {k: v for k, v in self._resumed.items() if k[:4] != "ema."}
+            self._ema = {name: value.detach().clone() for name, value in averages.items()}
+            self._usual = usual.detach().to(self._usual)
 
 
-def _undone(y0: Tensor, before: Tensor) -> Adaptation:
+def _undone(y0: Tensor, before: Tensor | Callable[[], Tensor]) -> Adaptation:
     return Adaptation(y0.clone(), y0, 0, f"{not_finite(y0)} (it was undone)", before=before)
