@@ -162,12 +162,12 @@ class OnlineIT3(StreamMethod):
             y1 = run(x, self.adapter.encode(y0), shared=True)
             errors = self.adapter.distance(y1, y0).double()
         warn_if_insensitive(run, self.adapter, x, y0, y1)
+        batch, new = len(errors), float(errors.mean())
+        if not math.isfinite(new):
+            return True, usual  # the step's to tell
         if isinstance(self.gate, Gate):
             return self.gate.opens(errors), usual
         n, mean, squares = usual.tolist()
-        batch, new = len(errors), float(errors.mean())
-        if not math.isfinite(new):
-            return False, usual
         if n >= _FIRST:  # the mean of n errors is known to std / √n, too
             std = math.sqrt(squares / (n - 1) * (1 + batch / n))
             if Gate(mean, std, _FALSE_ALARMS).opens(errors):
@@ -187,16 +187,13 @@ class OnlineIT3(StreamMethod):
             return super().state_dict() | averages | {"usual": self._usual} if averages else {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        rest = dict(state)
-        usual = rest.pop("usual", torch.zeros(3))
-        averages = under("ema.", state)
+        averages, usual = under("ema.", state), state.get("usual", torch.zeros(3))
         if averages.keys() != under("weights.", state).keys() or usual.shape != (3,):
-            raise IT3Error(
-                "this state is not of OnlineIT3: take one that its state_dict() returned"
-            )
+            raise IT3Error("this state is not of OnlineIT3: take what its state_dict() returned")
         with self._lock:
-            super().load_state_dict(rest)
-            self._resumed = {k: v for k, v in self._resumed.items() if k[:4] != "ema."}
+            super().load_state_dict(state)
+            rest = {k: v for k, v in self._resumed.items() if k != "usual" and k[:4] != "ema."}
+            self._resumed = rest
             self._ema = {name: value.detach().clone() for name, value in averages.items()}
             self._usual = usual.detach().to(self._usual)
 
