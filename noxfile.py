@@ -231,6 +231,7 @@ BENCHES = {
     "tabular": "tabular",
     "wings": "aero",
     "cars": "aero",
+    "streams": "aero",
     "vision": "vision",
     "corrupt": "vision",
     "late_signal": "vision",

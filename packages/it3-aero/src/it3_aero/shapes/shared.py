@@ -19,7 +19,7 @@ from it3_aero.shapes.drawing import Paint, Tolerance, draw, pictures
 from it3_aero.shapes.graph_net import NetworkSettings, build
 from it3_aero.shapes.options import Train
 from it3_aero.shapes.paper import Sample
-from it3_core import IT3, Activations, Adapter, IT3Error, Regression, Source
+from it3_core import IT3, Activations, Adapter, IT3Error, OnlineIT3, Regression, Source
 from it3_core.batching import batches, is_graph, tensors
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
@@ -32,7 +32,6 @@ from it3_core.experiment.lines import (
     VANILLA,
     actmad,
     error_and_bias,
-    online_it3,
 )
 from it3_core.experiment.predict import in_words
 from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION
@@ -236,7 +235,7 @@ LINES = [
     *ABLATION_LINES,
     types.Line(
         "online IT³",
-        lambda one, size: online_it3(one, anchor_gradient=True),
+        lambda one, size: OnlineIT3(one.model, one.adapter, anchor_gradient=True),
         stream=True,
     ),
 ]
