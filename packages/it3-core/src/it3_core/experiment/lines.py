@@ -41,9 +41,9 @@ def actmad(network: Network, size: int, norm: Norm = "source") -> Predictor:
 
 def online_it3(network: Network, norm: Norm = "source", **settings: Any) -> OnlineIT3:
     """Online IT³ with a gate of the validation errors, which are of the trained statistics."""
-    if norm == "source":
-        settings["gate"] = Gate.fit(network.trust.quantiles, 0.01)
-    return OnlineIT3(network.model, network.adapter, norm=norm, **settings)
+    gate = Gate.fit(network.trust.quantiles, 0.01) if norm == "source" else "stream"
+    settings = {"gate": gate, "norm": norm, **settings}
+    return OnlineIT3(network.model, network.adapter, **settings)
 
 
 SOURCE = Line("source", lambda network, size: Source(network.model, network.adapter), once=True)
@@ -175,7 +175,10 @@ def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:
     def online(network: Network, size: int) -> Predictor:
         norm = norm_for(network, size, fewest)
         step = network.paper_step("source" if norm == "source" else "batch")
-        return online_it3(network, norm, anchor_gradient=True, steps=step.steps, lr=step.lr)
+        settings: dict[str, Any] = {"steps": step.steps, "lr": step.lr, "anchor_gradient": True}
+        if stream:  # it begins in distribution
+            settings["gate"] = "stream"
+        return online_it3(network, norm, **settings)
 
     def aligned(network: Network, size: int) -> Predictor:
         return actmad(network, size, norm_for(network, size, fewest))

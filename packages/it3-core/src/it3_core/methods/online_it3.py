@@ -41,8 +41,9 @@ class OnlineIT3(StreamMethod):
     step comes out non-finite leaves no trace.
 
     Alone that drifts without end: where f goes, its average follows, and nothing leads back. So
-    only unusual batches move the weights, and all batches lead them back a little: a stream may
-    run for days on usual data. See docs/streams.md.
+    a batch in which the gate finds nothing unusual is answered by the network as it was trained,
+    and every batch leads the weights back a little: a stream may run for days on usual data. See
+    docs/streams.md.
 
     Args:
         model: a conditioned network, called as `model(x, signal)`.
@@ -50,7 +51,7 @@ class OnlineIT3(StreamMethod):
         decay: fraction of the moving average that a batch keeps, from 0 to 1; 1 is a frozen F.
         pull: fraction of the way to the trained weights that f and its average go back after
             every batch; 0 is the paper's.
-        gate: which batches move the weights, by the trained network's idempotence error: those
+        gate: which batches are adapted to, by the trained network's idempotence error: those
             that are unusual for this `"stream"`, whose first 64 inputs count as usual, or for
             a `Gate` of validation errors, which a stream needs that is shifted from its start.
             None is the paper's: all.
@@ -111,15 +112,16 @@ class OnlineIT3(StreamMethod):
         averages = self._ema or {name: w.detach().clone() for name, w in descent.weights.items()}
         self._ema = {name: averages[name].to(w.device) for name, w in descent.weights.items()}
         adapter, theta, ema = self.adapter, descent.weights, self._ema
-        unusual, usual = self._is_unusual(run, x, neutral)
-        steps = self.steps if unusual else 0
-        shared = self.gate is not None and run.only_above(theta)  # the gate has run what lies below
-        with torch.set_grad_enabled(steps > 0):
-            y = run(x, neutral, theta, record=self.gate is None, shared=shared)
-        shared = run.only_above(theta)
+        if self.gate is not None and (usual := self._usual_answer(run, x, neutral)) is not None:
+            self._move_average(run, descent)
+            return usual
+        # Behind a gate the trained network has run, and with it what lies below the signal.
+        shared = self.gate is not None and run.only_above(theta)
+        y = run(x, neutral, theta, record=self.gate is None, shared=shared)
         y0 = y.detach()
+        shared = run.only_above(theta)
         before: Tensor | None = None
-        for left in reversed(range(steps)):
+        for left in reversed(range(self.steps)):
             average = partial(self._average, run, ema, shared)
             y1 = second_pass(average, adapter, x, y, gradient=self.anchor_gradient)  # (4)
             if before is None:
@@ -133,48 +135,53 @@ class OnlineIT3(StreamMethod):
                 y = run(x, neutral, theta, shared=shared)
         y = y.detach()
         error = partial(idempotence_error, self._functional, adapter, x, weights=ema)
-        if not bool(torch.isfinite(y).all()) or (steps and not descent.finite()):
-            return _undone(y0, partial(error, y0) if before is None else before)
-        if self.trust_region and before is not None:
+        if before is None:  # no step was asked for
+            return Adaptation(y0.clone(), y0, 0, before=partial(error, y0))
+        if not (bool(torch.isfinite(y).all()) and descent.finite()):
+            return _undone(y0, before)
+        if self.trust_region:
             y, fraction = within_reach(adapter, y, y0, before)
             if fraction < 1:
                 descent.go_back(self._kept, fraction)
+        self._move_average(run, descent)
+        return Adaptation(y, y0, self.steps, before=before, after=partial(error, y))
+
+    def _move_average(self, run: Session, descent: InnerOptimizer) -> None:
+        """After a batch: the average follows f, and both go back a little."""
         # New tensors: an earlier answer may still read its error off the old ones.
         self._ema = {
-            name: torch.lerp(leaf.detach(), ema[name], self.decay) for name, leaf in theta.items()
+            name: torch.lerp(leaf.detach(), self._ema[name], self.decay)
+            for name, leaf in descent.weights.items()
         }
-        self._usual = usual
         if self.pull:
-            source = {name: run.source[name] for name in theta}
+            source = {name: run.source[name] for name in self._ema}
             descent.go_back({f"weights.{k}": w for k, w in source.items()}, 1 - self.pull)
             self._ema = {k: torch.lerp(w, source[k], self.pull) for k, w in self._ema.items()}
-        if before is None:
-            return Adaptation(y0.clone(), y0, 0, before=partial(error, y0))
-        return Adaptation(y, y0, steps, before=before, after=partial(error, y))
 
-    def _is_unusual(self, run: Session, x: Any, neutral: Tensor) -> tuple[bool, Tensor]:
-        """Whether a batch is unusual, and what the gate will then have seen of the stream."""
-        usual = self._usual
-        if self.gate is None:
-            return True, usual
+    def _usual_answer(self, run: Session, x: Any, neutral: Tensor) -> Adaptation | None:
+        """The trained network's answer, where the gate finds nothing unusual in its error."""
         with torch.no_grad():
             y0 = run(x, neutral, record=True)
             y1 = run(x, self.adapter.encode(y0), shared=True)
-            errors = self.adapter.distance(y1, y0).double()
+            errors = self.adapter.distance(y1, y0)
         warn_if_insensitive(run, self.adapter, x, y0, y1)
+        answer = Adaptation(y0.clone(), y0, 0, before=errors)
+        errors = errors.double()
         batch, new = len(errors), float(errors.mean())
         if not math.isfinite(new):
-            return True, usual  # the step's to tell
+            return None  # the step's to tell
         if isinstance(self.gate, Gate):
-            return self.gate.opens(errors), usual
-        n, mean, squares = usual.tolist()
+            return None if self.gate.opens(errors) else answer
+        n, mean, squares = self._usual.tolist()
         if n >= _FIRST:  # the mean of n errors is known to std / √n, too
             std = math.sqrt(squares / (n - 1) * (1 + batch / n))
             if Gate(mean, std, _FALSE_ALARMS).opens(errors):
-                return True, usual
+                return None
         off, total = new - mean, n + batch
         squares += float((errors - new).square().sum()) + off**2 * n * batch / total
-        return False, torch.tensor([total, mean + off * batch / total, squares]).to(usual)
+        known = [total, mean + off * batch / total, squares]
+        self._usual = torch.tensor(known, dtype=torch.float64)
+        return answer
 
     def _average(self, run: Session, ema: Weights, shared: bool, x: Any, signal: Tensor) -> Tensor:
         """f_EMA(x, signal)."""
