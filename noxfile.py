@@ -247,6 +247,7 @@ BENCHES = {
     "tabular": "tabular",
     "wings": "aero",
     "cars": "aero",
+    "streams": "aero",
     "vision": "vision",
     "corrupt": "vision",
     "late_signal": "vision",

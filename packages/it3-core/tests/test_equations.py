@@ -73,8 +73,8 @@ def test_a_step_of_it3_is_a_step_on_its_equation(settings: dict[str, Any], slope
 
 def test_7_the_second_step_of_a_stream_is_against_the_moving_average() -> None:
     x = torch.tensor([[2.0]])
-    method = OnlineIT3(Line(), ADAPTER, lr=0.1, optimizer="SGD", decay=0.75, trust_region=False,
-                       anchor_gradient=True)  # fmt: skip
+    method = OnlineIT3(Line(), ADAPTER, lr=0.1, optimizer="SGD", decay=0.75, pull=0.0, gate=None,
+                       trust_region=False, anchor_gradient=True)  # fmt: skip
     first = 1 - 0.1 * -0.5 * 2  # as (6), since the average is still F
     assert method(x).prediction.item() == pytest.approx(first * 2)
     average = 0.75 * 1 + 0.25 * first

@@ -19,6 +19,7 @@ from torch import Tensor
 from it3_core import (
     IT3,
     Classification,
+    Gate,
     IT3Error,
     IT3Warning,
     Method,
@@ -159,7 +160,8 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
                 raise IT3Error("the model was fitted without adapt='auto', so nothing was chosen")
             return self.tuning_.build(self.network_, self.adapter_)
         if self.adapt == "online":
-            return OnlineIT3(self.network_, self.adapter_, **step)
+            gate = Gate.fit(self.trust_.quantiles, 0.01)
+            return OnlineIT3(self.network_, self.adapter_, gate=gate, **step)
         if self.adapt is None:
             return Source(self.network_, self.adapter_)
         return IT3(self.network_, self.adapter_, per_instance=self.adapt == "instance", **step)

@@ -28,6 +28,7 @@ from it3_core import (
     AnswerStep,
     Candidate,
     Conditioned,
+    Gate,
     Method,
     OnlineIT3,
     Source,
@@ -181,6 +182,7 @@ def _methods(
         "gaps known: boosting": _On("with gaps", boosting),
     }
     paper, online = steps["source"], steps["online"]
+    gate = Gate.fit(model.trust_.quantiles, 0.01)
     batched = {
         "IT³ (paper)": _On("zeroed", paper_it3(network, adapter, **paper)),
         "IT³ (paper, gradient stopped)": _On(
@@ -188,7 +190,7 @@ def _methods(
         ),
         "online IT³ (paper)": _On("zeroed", paper_online_it3(network, adapter, **online)),
         "IT³, tuned": _On("zeroed", IT3(network, adapter, **step)),
-        "online IT³, tuned": _On("zeroed", OnlineIT3(network, adapter, **step)),
+        "online IT³, tuned": _On("zeroed", OnlineIT3(network, adapter, gate=gate, **step)),
         "ActMAD": _On("zeroed", ActMAD(network, adapter, source, lr=1e-4)),
     }
     return single, batched

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from it3_core.batching import check_input, map_tensors, refused, tensors
+from it3_core.engine.fast_path import no_fast_path
 from it3_core.engine.inner_optimizer import (
     Blend,
     InnerOptimizer,
@@ -230,13 +231,8 @@ class Session:
             return output.squeeze(0)
 
         mapped: Callable[..., Tensor] = torch.func.vmap(one, randomness="different")
-        # Attention's fast path has no derivative, and takes stacked weights for plain ones.
-        fast_path = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
+        with no_fast_path:
             return mapped(weights, x, signal)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
 
     def names(self, x: Any, signal: Tensor) -> tuple[str, ...]:
         """The parameters that adapt. What lies "above" is seen in a pass, made once."""

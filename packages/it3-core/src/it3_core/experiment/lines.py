@@ -17,6 +17,7 @@ from it3_core.experiment.types import Experiment, Line, Network
 from it3_core.methods.actmad import Activations, ActMAD
 from it3_core.methods.answer_step import AnswerStep
 from it3_core.methods.batch_statistics import BatchStatistics
+from it3_core.methods.gated import Gate
 from it3_core.methods.it3 import IT3
 from it3_core.methods.online_it3 import OnlineIT3
 from it3_core.methods.paper import PaperStep, paper_it3, paper_online_it3
@@ -36,6 +37,13 @@ def actmad(network: Network, size: int, norm: Norm = "source") -> Predictor:
     """ActMAD, by the training data's activations."""
     found = Activations.from_tensors(dict(network.statistics))
     return ActMAD(network.model, network.adapter, found, norm=norm)
+
+
+def online_it3(network: Network, norm: Norm = "source", **settings: Any) -> OnlineIT3:
+    """Online IT³ with a gate of the validation errors, which are of the trained statistics."""
+    gate = Gate.fit(network.trust.quantiles, 0.01) if norm == "source" else "stream"
+    settings = {"gate": gate, "norm": norm, **settings}
+    return OnlineIT3(network.model, network.adapter, **settings)
 
 
 SOURCE = Line("source", lambda network, size: Source(network.model, network.adapter), once=True)
@@ -167,8 +175,10 @@ def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:
     def online(network: Network, size: int) -> Predictor:
         norm = norm_for(network, size, fewest)
         step = network.paper_step("source" if norm == "source" else "batch")
-        settings: dict[str, Any] = {"steps": step.steps, "lr": step.lr, "norm": norm}
-        return OnlineIT3(network.model, network.adapter, anchor_gradient=True, **settings)
+        settings: dict[str, Any] = {"steps": step.steps, "lr": step.lr, "anchor_gradient": True}
+        if stream:  # it begins in distribution
+            settings["gate"] = "stream"
+        return online_it3(network, norm, **settings)
 
     def aligned(network: Network, size: int) -> Predictor:
         return actmad(network, size, norm_for(network, size, fewest))
@@ -185,7 +195,12 @@ def common_lines(fewest: int, *, stream: bool = False) -> list[Line]:
             "IT³ (paper), batch statistics", it3_batch, note=f"Below {fewest} inputs blended ones."
         ),
         AUTO,
-        Line("online IT³", online, stream=stream, note="With a trust region; on such statistics."),
+        Line(
+            "online IT³",
+            online,
+            stream=stream,
+            note="Ours, on such statistics.",
+        ),
         Line("ActMAD", aligned),
         VANILLA,
         *(line for line in ABLATION_LINES if stream or not line.stream),

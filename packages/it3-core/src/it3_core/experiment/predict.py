@@ -13,12 +13,11 @@ from it3_core.batching import count, take
 from it3_core.errors import IT3Error
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import Adapt
-from it3_core.experiment.lines import PRIOR
+from it3_core.experiment.lines import PRIOR, online_it3
 from it3_core.experiment.types import Answers, Experiment, Item, Json, Network, Prediction, Reader
 from it3_core.methods.base import Adaptation, Method
 from it3_core.methods.batch_statistics import BatchStatistics
 from it3_core.methods.it3 import IT3
-from it3_core.methods.online_it3 import OnlineIT3
 from it3_core.methods.source import Source
 
 
@@ -178,7 +177,7 @@ def method_for(network: Network, adapt: Adapt) -> Method:
     chosen = [one.chosen for one in network.tunings.values() if one.chosen.method == "IT3"]
     settings: dict[str, Any] = dict(chosen[0].settings) if chosen else {"lr": 2e-4}
     if adapt == "online":
-        return OnlineIT3(model, adapter, **settings)
+        return online_it3(network, **settings)
     if adapt == "instance":
         settings["norm"] = "source"
     return IT3(model, adapter, **settings, per_instance=adapt == "instance")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,13 @@ from it3_core.methods.base import (
     not_finite,
     within_reach,
 )
+from it3_core.methods.gated import Gate
 from it3_core.methods.stream import StreamMethod
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import idempotence_loss, second_pass
+
+_FIRST = 64  # inputs of a stream that count as usual, whatever they are
+_FALSE_ALARMS = 0.01  # of a stream's own gate
 
 
 @dataclass(eq=False, repr=False)
@@ -36,25 +40,37 @@ class OnlineIT3(StreamMethod):
     place of the frozen F. Both are this object's own: the module is never changed. A batch whose
     step comes out non-finite leaves no trace.
 
+    Alone that drifts without end: where f goes, its average follows, and nothing leads back. So
+    a batch in which the gate finds nothing unusual is answered by the network as it was trained,
+    and every batch leads the weights back a little: a stream may run for days on usual data. See
+    docs/streams.md.
+
     Args:
         model: a conditioned network, called as `model(x, signal)`.
         adapter: what kind of answer it gives.
         decay: fraction of the moving average that a batch keeps, from 0 to 1; 1 is a frozen F.
+        pull: fraction of the way to the trained weights that f and its average go back after
+            every batch; 0 is the paper's.
+        gate: which batches are adapted to, by the trained network's idempotence error: those
+            that are unusual for this `"stream"`, whose first 64 inputs count as usual, or for
+            a `Gate` of validation errors, which a stream needs that is shifted from its start.
+            None is the paper's: all.
         steps, lr, optimizer, parameters, anchor_gradient, power, norm: as for `IT3`.
         trust_region: answers move no further than to y1, and the weights go that fraction of their
             way.
 
     Example:
         >>> import torch
-        >>> from it3_core import OnlineIT3, Regression, condition
+        >>> from it3_core import Gate, OnlineIT3, Regression, Source, condition
         >>> _ = torch.manual_seed(0)
         >>> adapter = Regression()
         >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
         >>> model = condition(net, adapter, layer="0")
         >>> _ = torch.nn.init.normal_(model.embed.weight)  # stands in for training
-        >>> method, stream = OnlineIT3(model, adapter, lr=1e-3), torch.randn(3, 4, 3)
-        >>> for batch in stream:
-        ...     answer = method(batch)
+        >>> gate = Gate.fit(Source(model, adapter)(torch.randn(64, 3)).error_before, 0.01)
+        >>> method = OnlineIT3(model, adapter, gate=gate)
+        >>> [method(shift + torch.randn(16, 3)).steps for shift in (0, 3)]
+        [0, 1]
         >>> state = method.state_dict()  # go on from here after a restart
         >>> method.reset()               # or start anew
     """
@@ -65,6 +81,8 @@ class OnlineIT3(StreamMethod):
     steps: int = 1
     lr: float = 2e-4
     decay: float = 0.99
+    pull: float = 0.01
+    gate: Gate | Literal["stream"] | None = "stream"
     optimizer: OptimizerFactory = "Adam"
     parameters: Parameters = None
     anchor_gradient: bool = False
@@ -76,19 +94,31 @@ class OnlineIT3(StreamMethod):
         check_settings(self.steps, self.lr, self.power)
         if not 0 <= self.decay <= 1:
             raise IT3Error(f"decay must lie between 0 and 1, but is {self.decay}")
+        if not 0 <= self.pull <= 1:
+            raise IT3Error(f"pull must lie between 0 and 1, but is {self.pull}")
+        if not (self.gate in ("stream", None) or getattr(self.gate, "of", "") == "error"):
+            raise IT3Error('gate is "stream", a Gate of idempotence errors, or None')
         self._functional = FunctionalModel(self.model, self.parameters, self.norm)
         self._functional.require_signal("OnlineIT3")
         self.reset()
 
     def reset(self) -> None:
-        super().reset()
-        self._ema: Weights = {}
+        with self._lock:
+            super().reset()
+            self._ema: Weights = {}
+            # The gate's: how many usual errors there were, their mean, their squared deviations.
+            self._usual = torch.zeros(3, dtype=torch.float64)
 
     def _answer(self, run: Session, descent: InnerOptimizer, x: Any, neutral: Tensor) -> Adaptation:
         averages = self._ema or {name: w.detach().clone() for name, w in descent.weights.items()}
         self._ema = {name: averages[name].to(w.device) for name, w in descent.weights.items()}
         adapter, theta, ema = self.adapter, descent.weights, self._ema
-        y = run(x, neutral, theta, record=True)
+        if self.gate is not None and (usual := self._usual_answer(run, x, neutral)) is not None:
+            self._move_average(run, descent)
+            return usual
+        # Behind a gate the trained network has run, and with it what lies below the signal.
+        shared = self.gate is not None and run.only_above(theta)
+        y = run(x, neutral, theta, record=self.gate is None, shared=shared)
         y0 = y.detach()
         shared = run.only_above(theta)
         before: Tensor | None = None
@@ -114,11 +144,45 @@ class OnlineIT3(StreamMethod):
             y, fraction = within_reach(adapter, y, y0, before)
             if fraction < 1:
                 descent.go_back(self._kept, fraction)
+        self._move_average(run, descent)
+        return Adaptation(y, y0, self.steps, before=before, after=partial(error, y))
+
+    def _move_average(self, run: Session, descent: InnerOptimizer) -> None:
+        """After a batch: the average follows f, and both go back a little."""
         # New tensors: an earlier answer may still read its error off the old ones.
         self._ema = {
-            name: torch.lerp(leaf.detach(), ema[name], self.decay) for name, leaf in theta.items()
+            name: torch.lerp(leaf.detach(), self._ema[name], self.decay)
+            for name, leaf in descent.weights.items()
         }
-        return Adaptation(y, y0, self.steps, before=before, after=partial(error, y))
+        if self.pull:
+            source = {name: run.source[name] for name in self._ema}
+            descent.go_back({f"weights.{k}": w for k, w in source.items()}, 1 - self.pull)
+            self._ema = {k: torch.lerp(w, source[k], self.pull) for k, w in self._ema.items()}
+
+    def _usual_answer(self, run: Session, x: Any, neutral: Tensor) -> Adaptation | None:
+        """The trained network's answer, where the gate finds nothing unusual in its error."""
+        with torch.no_grad():
+            y0 = run(x, neutral, record=True)
+            y1 = run(x, self.adapter.encode(y0), shared=True)
+            errors = self.adapter.distance(y1, y0)
+        warn_if_insensitive(run, self.adapter, x, y0, y1)
+        answer = Adaptation(y0.clone(), y0, 0, before=errors)
+        errors = errors.double()
+        batch, new = len(errors), float(errors.mean())
+        if not math.isfinite(new):
+            return None  # the step's to tell
+        if isinstance(self.gate, Gate):
+            return None if self.gate.opens(errors) else answer
+        n, mean, squares = self._usual.tolist()
+        if n >= _FIRST:  # the mean of n errors is known to std / √n, too
+            std = math.sqrt(squares / (n - 1) * (1 + batch / n))
+            if Gate(mean, std, _FALSE_ALARMS).opens(errors):
+                return None
+        off, total = new - mean, n + batch
+        squares += float((errors - new).square().sum()) + off**2 * n * batch / total
+        known = [total, mean + off * batch / total, squares]
+        self._usual = torch.tensor(known, dtype=torch.float64)
+        return answer
 
     def _average(self, run: Session, ema: Weights, shared: bool, x: Any, signal: Tensor) -> Tensor:
         """f_EMA(x, signal)."""
@@ -126,15 +190,21 @@ class OnlineIT3(StreamMethod):
             return run(x, signal, ema, shared=shared)
 
     def state_dict(self) -> dict[str, Tensor]:
-        averages = {f"ema.{name}": value.clone() for name, value in self._ema.items()}
-        return super().state_dict() | averages if averages else {}
+        with self._lock:
+            averages = {f"ema.{name}": value.clone() for name, value in self._ema.items()}
+            return super().state_dict() | averages | {"usual": self._usual} if averages else {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        own = {name: v for name, v in state.items() if not name.startswith("ema.")}
-        averages = under("ema.", state)
-        super().load_state_dict(own)
-        self._ema = {name: value.detach().clone() for name, value in averages.items()}
+        averages, usual = under("ema.", state), state.get("usual", torch.zeros(3))
+        if averages.keys() != under("weights.", state).keys() or usual.shape != (3,):
+            raise IT3Error("this state is not of OnlineIT3: take what its state_dict() returned")
+        with self._lock:
+            super().load_state_dict(state)
+            rest = {k: v for k, v in self._resumed.items() if k != "usual" and k[:4] != "ema."}
+            self._resumed = rest
+            self._ema = {name: value.detach().clone() for name, value in averages.items()}
+            self._usual = usual.detach().to(self._usual)
 
 
-def _undone(y0: Tensor, before: Tensor) -> Adaptation:
+def _undone(y0: Tensor, before: Tensor | Callable[[], Tensor]) -> Adaptation:
     return Adaptation(y0.clone(), y0, 0, f"{not_finite(y0)} (it was undone)", before=before)

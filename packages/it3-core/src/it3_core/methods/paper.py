@@ -126,6 +126,8 @@ def paper_online_it3(
         steps=steps,
         lr=lr,
         decay=0.99,
+        pull=0.0,
+        gate=None,
         optimizer="Adam",
         parameters=None,
         anchor_gradient=True,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +18,10 @@ from it3_core.model.adapters import Adapter
 
 
 class StreamMethod:
-    """What methods share whose weights go on from batch to batch; they say how one is answered."""
+    """What methods share whose weights go on from batch to batch; they say how one is answered.
+
+    Threads that share a stream take turns: each batch goes on from the last one.
+    """
 
     adapter: Adapter
     optimizer: OptimizerFactory
@@ -28,12 +32,24 @@ class StreamMethod:
     _descent: InnerOptimizer | None
     _kept: dict[str, Tensor]  # before this batch
     _resumed: dict[str, Tensor]
+    _lock: threading.RLock
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:  # a copy, and one from a pickle, come by here too
+        stream = super().__new__(cls)
+        stream._lock = threading.RLock()
+        return stream
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The optimiser's tensors are views of one another, which a copy would part: its state."""
+        with self._lock:
+            now = {"_descent": None, "_kept": {}, "_resumed": StreamMethod.state_dict(self)}
+            return {k: v for k, v in (vars(self) | now).items() if k != "_lock"}
 
     __repr__ = shown
 
     def __call__(self, x: Any) -> Adaptation:
         x, _ = prepared(x, self._functional)
-        with self._functional.session() as run:
+        with self._lock, self._functional.session() as run:
             neutral = self.adapter.neutral(x)
             if not self.online:
                 once = run.descent(x, neutral, self.optimizer, self.lr)
@@ -81,7 +97,8 @@ class StreamMethod:
 
     def reset(self) -> None:
         """Starts anew from the network as it was trained."""
-        self._descent, self._kept, self._resumed = None, {}, {}
+        with self._lock:
+            self._descent, self._kept, self._resumed = None, {}, {}
 
     def _undo(self) -> None:
         """Takes this batch's steps back."""
@@ -90,16 +107,18 @@ class StreamMethod:
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that the stream has left behind, as named tensors that safetensors can store."""
-        return dict(self._resumed) if self._descent is None else self._descent.state()
+        with self._lock:
+            return dict(self._resumed) if self._descent is None else self._descent.state()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on where `state_dict` was taken: the next answers are the same, bit for bit."""
-        shapes = {k: p.shape for k, p in self._functional.module.named_parameters()}
-        for name, value in under("weights.", state).items():
-            if shapes.get(name) != value.shape:
-                raise IT3Error(f"{name} is of another network: make the method with the same one")
-        self.reset()
-        self._resumed = {name: value.detach().clone() for name, value in state.items()}
+        """Goes on where `state_dict` was taken: the next answers are the same, bit for bit.
+
+        On another machine, or with another number of threads, sums are rounded otherwise.
+        """
+        check_state(state, self._functional)
+        with self._lock:
+            self.reset()
+            self._resumed = {name: value.detach().clone() for name, value in state.items()}
 
     def _begin(self, run: Session, x: Any, neutral: Tensor) -> InnerOptimizer:
         descent = InnerOptimizer(run.chosen(x, neutral), self.optimizer, self.lr)
@@ -111,6 +130,25 @@ class StreamMethod:
             self._resumed = {}
         self._descent = descent
         return descent
+
+
+def check_state(state: Mapping[str, Tensor], fast: FunctionalModel) -> None:
+    """Refuses a stream's state that is damaged, or of another network, by what is wrong with it."""
+    shapes = {name: p.shape for name, p in fast.module.named_parameters()}
+    weights = under("weights.", state)
+    sizes = {1, sum(value.numel() for value in weights.values())}  # of the optimiser's tensors
+    for name, value in state.items():
+        kind, _, rest = name.partition(".")
+        of = rest.rpartition("|")[2]
+        fits = {
+            "weights": value.shape == shapes.get(rest),
+            "ema": rest in weights and value.shape == shapes.get(rest),
+            "optimizer": value.numel() in sizes | {shapes.get(of, torch.Size()).numel()},
+        }
+        if not fits.get(kind, bool(weights)):
+            raise IT3Error(f"{name} is of another network: make the method with the same one")
+        if not bool(torch.isfinite(value).all()):
+            raise IT3Error(f"{name} is not finite, so this state is damaged: take an earlier one")
 
 
 def entropy(logits: Tensor) -> Tensor:
