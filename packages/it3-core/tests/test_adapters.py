@@ -152,19 +152,19 @@ def test_each_token_and_each_node_hears_its_own_signal(build: Any) -> None:
 def test_an_adapter_of_your_own_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "net.safetensors"
 
-    class Angle(Regression):
+    class Heading(Regression):
         """In degrees, the short way round."""
 
         def _residual(self, output: Tensor, label: Tensor) -> Tensor:
             return (super()._residual(output, label) + 180) % 360 - 180
 
     net = nn.Linear(2, 1)
-    save(path, net, adapter=Angle(0.0, 90.0), settings={})
-    with pytest.raises(IT3Error, match=r"no adapter is called 'Angle'; .*register_adapter"):
+    save(path, net, adapter=Heading(0.0, 90.0), settings={})
+    with pytest.raises(IT3Error, match=r"no adapter is called 'Heading'; .*register_adapter"):
         _ = load(path).adapter
-    register_adapter(Angle)
+    register_adapter(Heading)
     found = load(path).adapter
-    assert isinstance(found, Angle)
+    assert isinstance(found, Heading)
     assert found.error(torch.tensor([350.0]), torch.tensor([10.0])).item() == pytest.approx(20)
     assert math.isfinite(float(Source(net, found)(torch.zeros(1, 2)).prediction))
 

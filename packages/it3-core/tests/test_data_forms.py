@@ -138,9 +138,9 @@ def test_fit_on_graphs_with_a_label_for_each_node(build: Any) -> None:
         (lambda net: fit(net, A, iter([])), "not a list_iterator"),
         (
             lambda net: fit(net, A, DataLoader(TensorDataset(X, Y), None)),
-            "give the DataLoader's Dataset",
+            "draws the rows itself",
         ),
-        (lambda net: fit(net, A, WEIGHTED), "sampler of its own"),
+        (lambda net: fit(net, A, WEIGHTED), "draws the rows itself"),
     ],
 )
 def test_what_cannot_be_read_is_named(call: Callable[[nn.Module], Any], hint: str) -> None:
