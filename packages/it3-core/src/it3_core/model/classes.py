@@ -75,7 +75,7 @@ class _Classes:
         x = per_node(x) if self.each == "node" else x
         shape = (count(x), self._columns, *self._places(x))
         uniform = torch.full(shape, 1 / max(self._columns, 2), **like(x))
-        return torch.cat([uniform, torch.zeros_like(uniform[:, :1])], 1)
+        return _with_indicator(uniform, 0.0)
 
     def encode(self, answer: Tensor) -> Tensor:
         if answer.is_floating_point():
@@ -84,7 +84,7 @@ class _Classes:
             if not fits or logits.shape[1:2] != (self._columns,):
                 raise IT3Error(f"outputs of {self} must be logits of shape {self._logits}")
             values = logits.sigmoid() if self._columns == 1 else logits.softmax(1)
-            return torch.cat([values, torch.ones_like(values[:, :1])], 1)
+            return _with_indicator(values, 1.0)
         label = self._check(answer)
         known = (label >= 0).unsqueeze(1)
         values = self._planes(label.clamp_min(0)).to(torch.get_default_dtype())
@@ -300,6 +300,10 @@ class Binary(_Classes):
 
     def _second(self, output: Tensor) -> Tensor:
         return output.unsqueeze(1) if output.dim() == 1 else output
+
+
+def _with_indicator(values: Tensor, known: float) -> Tensor:
+    return torch.constant_pad_nd(values, [0, 0] * (values.dim() - 2) + [0, 1], known)
 
 
 def _mean_known(values: Tensor, label: Tensor) -> Tensor:
