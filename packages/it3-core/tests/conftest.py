@@ -18,7 +18,6 @@ from it3_core import (
     MultiLabel,
     Quantiles,
     Regression,
-    Tokens,
     condition,
     widen,
 )
@@ -199,7 +198,7 @@ KINDS: dict[str, tuple[Adapter, int, Tensor]] = {
     "binary": (Binary(weights=[1, 2]), 1, torch.tensor([0, 1, 1, 0, 1, 0])),
     "labels": (MultiLabel(3), 3, torch.tensor([[0, 1, 1], [1, -1, 0]] * 3)),
     "quantiles": (Quantiles([0.1, 0.5, 0.9], 1.0, 2.0), 3, torch.linspace(-1, 4, 6)),
-    "tokens": (Tokens(4), 4, torch.tensor([[0, 3, -100], [1, 2, 0]] * 3)),
+    "tokens": (Classification(4, each="token"), 4, torch.tensor([[0, 3, -100], [1, 2, 0]] * 3)),
 }
 
 CASES = ["mlp", "mlp widened", "cnn", "graph", "map", *KINDS]

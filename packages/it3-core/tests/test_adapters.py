@@ -20,12 +20,9 @@ from it3_core import (
     DenseMap,
     IT3Error,
     MultiLabel,
-    NodeClassification,
-    NodeRegression,
     Quantiles,
     Regression,
     Source,
-    Tokens,
     adapter_from,
     condition,
     load,
@@ -40,15 +37,15 @@ CLASSES = torch.tensor([0, 1, 1, 0])
 # An adapter, inputs, the outputs' shape and labels.
 TABLE: list[tuple[Adapter, Tensor, tuple[int, ...], Tensor]] = [
     (Regression([1.0, 0.0], [2.0, 1.0]), VECTORS, (4, 2), torch.randn(4, 2)),
-    (NodeRegression(1.0, 3.0), VECTORS, (4,), torch.randn(4)),
+    (Regression(1.0, 3.0, each="node"), VECTORS, (4,), torch.randn(4)),
     (Quantiles([0.1, 0.5, 0.9], 1.0, 2.0), VECTORS, (4, 3), torch.randn(4)),
     (Classification(3, "js", weights=[1, 2, 0.5]), VECTORS, (4, 3), CLASSES),
     (Classification(3, ignore_index=7), VECTORS, (4, 3), torch.tensor([0, 2, 7, 1])),
-    (NodeClassification(2), VECTORS, (4, 2), CLASSES),
-    (Binary(weights=[1, 5]), VECTORS, (4,), CLASSES),
+    (Classification(2, each="node"), VECTORS, (4, 2), CLASSES),
+    (Binary(weights=[1, 5], each="node"), VECTORS, (4,), CLASSES),
     (Binary(distance="kl", ignore_index=9), VECTORS, (4, 1), CLASSES),
     (MultiLabel(3, weights=[1, 4]), VECTORS, (4, 3), torch.tensor([[0, 1, -1]] * 4)),
-    (Tokens(2), IDS, (4, 3, 2), torch.tensor([[0, 1, -100]] * 4)),
+    (Classification(2, each="token"), IDS, (4, 3, 2), torch.tensor([[0, 1, -100]] * 4)),
     (DenseMap(), IMAGES, (4, 1, 2, 2), torch.ones(4, 2, 2).long()),
     (DenseMap(3, "l2", [1, 1, 2], 255), IMAGES, (4, 3, 2, 2), torch.full((4, 2, 2), 255)),
 ]
@@ -88,11 +85,16 @@ def test_losses_are_those_of_torch() -> None:
     found = Classification(3, weights=weights.tolist()).loss(Z, label)
     torch.testing.assert_close(found, nnf.cross_entropy(Z, label, weights, reduction="none"))
     unknown = torch.tensor([2, -100])
-    for adapter in (Classification(3, ignore_index=-100), NodeClassification(3, ignore_index=-100)):
+    for adapter in (
+        Classification(3, ignore_index=-100),
+        Classification(3, ignore_index=-100, each="node"),
+    ):
         wanted = nnf.cross_entropy(Z, unknown, ignore_index=-100, reduction="none")
         torch.testing.assert_close(adapter.loss(Z, unknown), wanted)
         assert torch.equal(adapter.encode(unknown)[1], adapter.neutral(Z)[1])
-    words = Tokens(3).loss(Z[None].repeat(2, 1, 1), torch.tensor([[2, -100], [2, 0]]))
+    words = Classification(3, each="token").loss(
+        Z[None].repeat(2, 1, 1), torch.tensor([[2, -100], [2, 0]])
+    )
     each = nnf.cross_entropy(Z, label, reduction="none")
     torch.testing.assert_close(words, torch.stack([each[0], each.mean()]))  # the known ones alone
     several, positive = torch.tensor([[1, 0, 1], [0, 0, 1]]), torch.tensor(4.0)
@@ -127,7 +129,7 @@ def test_each_token_and_each_node_hears_its_own_signal(build: Any) -> None:
             output: Tensor = self.layer(x.nodes)
             return output
 
-    tokens, nodes = Tokens(2), NodeClassification(2)
+    tokens, nodes = Classification(2, each="token"), Classification(2, each="node")
     cases = [(condition(net, tokens, "0"), tokens, torch.randn(3, 6, 5), (3, 6)),
              (condition(PerNode(), nodes, "layer"), nodes, graphs, (18,))]  # fmt: skip
     for model, adapter, x, shape in cases:
@@ -150,19 +152,19 @@ def test_each_token_and_each_node_hears_its_own_signal(build: Any) -> None:
 def test_an_adapter_of_your_own_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "net.safetensors"
 
-    class Angle(Regression):
+    class Heading(Regression):
         """In degrees, the short way round."""
 
         def _residual(self, output: Tensor, label: Tensor) -> Tensor:
             return (super()._residual(output, label) + 180) % 360 - 180
 
     net = nn.Linear(2, 1)
-    save(path, net, adapter=Angle(0.0, 90.0), settings={})
-    with pytest.raises(IT3Error, match=r"no adapter is called 'Angle'; .*register_adapter"):
+    save(path, net, adapter=Heading(0.0, 90.0), settings={})
+    with pytest.raises(IT3Error, match=r"no adapter is called 'Heading'; .*register_adapter"):
         _ = load(path).adapter
-    register_adapter(Angle)
+    register_adapter(Heading)
     found = load(path).adapter
-    assert isinstance(found, Angle)
+    assert isinstance(found, Heading)
     assert found.error(torch.tensor([350.0]), torch.tensor([10.0])).item() == pytest.approx(20)
     assert math.isfinite(float(Source(net, found)(torch.zeros(1, 2)).prediction))
 
@@ -175,9 +177,15 @@ def test_an_adapter_of_your_own_is_loaded(tmp_path: Path) -> None:
         (lambda: Quantiles.fit(torch.zeros(4, 2)), "one number an instance, not of 2"),
         (lambda: Quantiles().loss(torch.zeros(4, 2), torch.zeros(4)), "don't fit"),
         (lambda: Classification(3, weights=[1, 2]), "3 numbers from 0 up"),
+        (lambda: Classification(3, each="word"), "each must be None or 'node' or 'token'"),
+        (lambda: DenseMap(3, each="token"), "each must be None"),
+        (lambda: Regression(each="token"), 'each must be "node"'),
         (lambda: MultiLabel(0), "at least 1 classes"),
-        (lambda: Tokens(3).encode(torch.zeros(2, 3)), "logits of shape"),
-        (lambda: Tokens(3).encode(torch.zeros(2).long()), "no dimension for the classes"),
+        (lambda: Classification(3, each="token").encode(torch.zeros(2, 3)), "logits of shape"),
+        (
+            lambda: Classification(3, each="token").encode(torch.zeros(2).long()),
+            "one dimension too many or few",
+        ),
         (lambda: Binary().encode(torch.zeros(2, 2)), r"logits of shape \(batch, 1\)"),
         (lambda: MultiLabel(2).loss(torch.zeros(1, 2), torch.zeros(1, 3).long()), "don't fit"),
         (lambda: Classification(3, ignore_index=-1).encode(torch.tensor([3])), "0 … 2"),

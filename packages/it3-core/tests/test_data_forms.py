@@ -19,7 +19,6 @@ from it3_core import (
     Activations,
     Classification,
     IT3Error,
-    NodeClassification,
     Source,
     Trust,
     choose_step,
@@ -109,7 +108,7 @@ def test_fit_takes_every_form_and_ends_with_the_same_weights(form: str) -> None:
 
 
 def test_fit_on_graphs_with_a_label_for_each_node(build: Any) -> None:
-    graphs, adapter = build("graph", torch.float32).x, NodeClassification(2)
+    graphs, adapter = build("graph", torch.float32).x, Classification(2, each="node")
     rows = [(graph, (graph.nodes[:, 0] > 0).long())
             for graph in graphs.index_select(range(4))]  # fmt: skip
 
@@ -139,9 +138,9 @@ def test_fit_on_graphs_with_a_label_for_each_node(build: Any) -> None:
         (lambda net: fit(net, A, iter([])), "not a list_iterator"),
         (
             lambda net: fit(net, A, DataLoader(TensorDataset(X, Y), None)),
-            "give the DataLoader's Dataset",
+            "draws the rows itself",
         ),
-        (lambda net: fit(net, A, WEIGHTED), "sampler of its own"),
+        (lambda net: fit(net, A, WEIGHTED), "draws the rows itself"),
     ],
 )
 def test_what_cannot_be_read_is_named(call: Callable[[nn.Module], Any], hint: str) -> None:

@@ -28,7 +28,6 @@ from it3_core.methods.source import Source as Source
 from it3_core.methods.stream_statistics import StreamStatistics as StreamStatistics
 from it3_core.methods.tent import Tent as Tent
 from it3_core.model.adapters import Adapter as Adapter
-from it3_core.model.adapters import NodeRegression as NodeRegression
 from it3_core.model.adapters import Quantiles as Quantiles
 from it3_core.model.adapters import Regression as Regression
 from it3_core.model.adapters import adapter_from as adapter_from
@@ -37,8 +36,6 @@ from it3_core.model.classes import Binary as Binary
 from it3_core.model.classes import Classification as Classification
 from it3_core.model.classes import DenseMap as DenseMap
 from it3_core.model.classes import MultiLabel as MultiLabel
-from it3_core.model.classes import NodeClassification as NodeClassification
-from it3_core.model.classes import Tokens as Tokens
 from it3_core.model.conditioning import Conditioned as Conditioned
 from it3_core.model.conditioning import condition as condition
 from it3_core.model.conditioning import widen as widen

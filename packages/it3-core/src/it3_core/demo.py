@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from it3_core.engine.sensitivity import sensitivity
 from it3_core.evaluation.evaluate import evaluate
 from it3_core.evaluation.records import Record
 from it3_core.io.output import OutputFolder, open_output
@@ -68,7 +67,7 @@ def run_demo(seed: int = 0, out: Path | None = None, progress: bool = True) -> s
     errors = {
         name: Source(model, adapter)(inputs).error_before for name, (inputs, _) in levels.items()
     }
-    text = _text(model, adapter, trust, validation[0], records, errors)
+    text = _text(trust, records, errors)
     if folder is not None:
         with folder.writing("demo.safetensors") as path:
             save(path, model, adapter=adapter, trust=trust, settings={"demo": True, "seed": seed})
@@ -101,32 +100,17 @@ def _trained(
     return model, adapter
 
 
-def _text(
-    model: nn.Module, adapter: Regression, trust: Trust, inside: Tensor, records: list[Record],
-    errors: dict[str, Tensor],
-) -> str:  # fmt: skip
-    lines = [
+def _text(trust: Trust, records: list[Record], errors: dict[str, Tensor]) -> str:
+    flagged = {name: float(trust.flag(found).double().mean()) for name, found in errors.items()}
+    return "\n".join([
         "Mean absolute error, by where the first input lies; trained on 0 to 1, batches of 16.",
         "Changes are against source, those in brackets may be chance; cost in passes of source.",
         "IT3's steps and rate were chosen without labels. The stream goes on to the right.",
         "",
-        _table(records),
+        _table(records, flagged),
         "",
-        "How unusual an input is, by its idempotence error alone:",
-    ]
-    flagged = {name: trust.flag(found).float().mean().item() for name, found in errors.items()}
-    for name, found in errors.items():
-        percent = trust.percentile(found).mean().item()
-        lines.append(
-            f"  {name:16} percentile {percent:5.1f} on average, {flagged[name]:4.0%} flagged"
-        )
-    moved = sensitivity(model, adapter, inside)
-    lines += [
-        f"  The second answer moves by {moved:.2f} for each 1 that the first one does.",
-        "",
-        "What to do: " + _advice(flagged, records),
-    ]
-    return "\n".join(lines)
+        f"What to do: {_advice(flagged, records)}",
+    ])  # fmt: skip
 
 
 def _advice(flagged: dict[str, float], records: list[Record]) -> str:
@@ -144,7 +128,7 @@ def _advice(flagged: dict[str, float], records: list[Record]) -> str:
     )
 
 
-def _table(records: list[Record]) -> str:
+def _table(records: list[Record], flagged: dict[str, float]) -> str:
     """The mean error by method and level, and its change; in brackets where it may be chance."""
     levels = list(dict.fromkeys(record["level"] for record in records))
     lines = [["method", *levels, "cost"]]
@@ -152,6 +136,7 @@ def _table(records: list[Record]) -> str:
         own = [record for record in records if record["method"] == method]
         cost = statistics.median(record["cost"] for record in own)
         lines.append([method, *map(_change, own), f"{cost:.1f}"])
+    lines.append(["flagged as unusual", *(f"{flagged[level]:.0%}" for level in levels), ""])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join([*map(str.ljust, line[:-1], widths), line[-1].rjust(widths[-1])])

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from it3_core import Activations, Adapter, IT3Error
-from it3_core.batching import batches
 from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.experiment import types
 from it3_core.experiment.predict import in_words
@@ -253,8 +252,7 @@ def activations(model: nn.Module, data: types.TrainingData) -> dict[str, Tensor]
     """What ActMAD aligns: outputs of the normalisation layers, as its authors do."""
     kinds = (nn.BatchNorm2d, nn.GroupNorm)
     layers = [name for name, layer in model.named_modules() if isinstance(layer, kinds)]
-    parts = batches(data.plain(data.seen)[0], 64)
-    return Activations.collect(model, data.adapter, parts, layers).tensors()
+    return Activations.collect(model, data.adapter, data.plain(data.seen), layers).tensors()
 
 
 def shifted_validation(

@@ -220,8 +220,7 @@ def _statistics(model: nn.Module, data: types.TrainingData) -> dict[str, Tensor]
     """Activations that ActMAD aligns: node features, pooled features, the head's."""
     taps = [name for name, _ in model.named_modules() if name.startswith("model.trunk.taps.")]
     layers = [*taps, "model.trunk", "model.head.1", "model.head.3"]
-    parts = batches(data.plain(data.seen)[0], 64)
-    return Activations.collect(model, data.adapter, parts, layers).tensors()
+    return Activations.collect(model, data.adapter, data.plain(data.seen), layers).tensors()
 
 
 LINES = [
@@ -298,8 +297,7 @@ def test_set_of(
 
 def _mahalanobis(train: Any, network: types.Network) -> Mahalanobis:
     """How far a shape's pooled features are from those of the training shapes."""
-    parts = batches(train, 64)
-    return Mahalanobis.fit(network.model, network.adapter, parts, "model.trunk")
+    return Mahalanobis.fit(network.model, network.adapter, train, "model.trunk")
 
 
 def _pictures(

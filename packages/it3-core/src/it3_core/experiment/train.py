@@ -244,7 +244,7 @@ def _network(
         settings={**problem.settings, **data.settings},
         statistics=statistics,
         tunings=tunings,
-        trust=Trust.fit(model, adapter, batches(x, _BATCH)),
+        trust=Trust.fit(model, adapter, (x, y)),
         history=history.describe(),
         measured={
             "validation_error": mean_error(model, adapter, x, y),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as nnf
@@ -60,6 +60,9 @@ class Adapter(Protocol):
         """This adapter as JSON, from which `adapter_from` makes it again."""
 
 
+Each = Literal["node"]
+"""Whose answers they are, where not an instance's: each node's of a graph batch."""
+
 _KINDS: dict[str, Callable[..., Adapter]] = {}
 _Kind = TypeVar("_Kind", bound=Callable[..., Adapter])
 
@@ -92,6 +95,7 @@ class Regression:
     Args:
         mean: mean of the training labels, one number per answer.
         std: their standard deviation.
+        each: `"node"` for an answer for each node of a graph batch, see `Classification`.
 
     Example:
         >>> import torch
@@ -107,7 +111,11 @@ class Regression:
         self,
         mean: float | Sequence[float] | Tensor = 0.0,
         std: float | Sequence[float] | Tensor = 1.0,
+        each: Each | None = None,
     ) -> None:
+        if each not in (None, "node"):
+            raise IT3Error(f'each must be "node" or None, not {each!r}')
+        self.each = each
         self.mean = tuple(torch.as_tensor(mean, dtype=torch.float64).flatten().tolist())
         self.std = tuple(torch.as_tensor(std, dtype=torch.float64).flatten().tolist())
         if len(self.mean) != len(self.std):
@@ -119,7 +127,7 @@ class Regression:
         self._standard = set(self.mean) == {0.0} and set(self.std) == {1.0}
 
     @classmethod
-    def fit(cls, labels: Tensor) -> Regression:
+    def fit(cls, labels: Tensor, *, each: Each | None = None) -> Regression:
         """The adapter with the statistics of these training labels.
 
         A constant label gets standard deviation 1: there is no scale to learn from it.
@@ -131,16 +139,18 @@ class Regression:
             raise IT3Error("the training labels hold NaN or Inf: drop those rows first")
         std = rows.std(0, correction=0)
         std = torch.where(std > 1e-12 * rows.abs().amax(0), std, torch.ones_like(std))
-        return cls(rows.mean(0).tolist(), std.tolist())
+        return cls(rows.mean(0).tolist(), std.tolist(), each)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(mean={list(self.mean)}, std={list(self.std)})"
+        told = [f"{name}={value!r}" for name, value in self.describe().items() if name != "kind"]
+        return f"{type(self).__name__}({', '.join(told)})"
 
     @property
     def channels(self) -> int:
         return len(self.mean) + 1
 
     def neutral(self, x: Any) -> Tensor:
+        x = per_node(x) if self.each == "node" else x
         return torch.zeros(count(x), self.channels, **like(x))
 
     def encode(self, answer: Tensor) -> Tensor:
@@ -178,7 +188,8 @@ class Regression:
         return _Rescale(self.mean, self.std)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": type(self).__name__, "mean": list(self.mean), "std": list(self.std)}
+        found = {"kind": type(self).__name__, "mean": list(self.mean), "std": list(self.std)}
+        return found | ({"each": self.each} if self.each else {})
 
     def _residual(self, output: Tensor, label: Tensor) -> Tensor:
         # Both as (batch, answers): (batch, 1) minus (batch,) would broadcast to a square.
@@ -200,24 +211,6 @@ class Regression:
 
 
 @register_adapter
-class NodeRegression(Regression):
-    """Numbers for each node of a graph batch: outputs and labels `(nodes,)` or `(nodes, answers)`.
-
-    What is "per instance" elsewhere is per node. Args are those of `Regression`.
-
-    Example:
-        >>> import torch
-        >>> from types import SimpleNamespace
-        >>> graphs = SimpleNamespace(num_graphs=2, batch=torch.tensor([0, 0, 0, 1, 1]))
-        >>> NodeRegression().neutral(graphs).shape
-        torch.Size([5, 2])
-    """
-
-    def neutral(self, x: Any) -> Tensor:
-        return super().neutral(per_node(x))
-
-
-@register_adapter
 class Quantiles(Regression):
     """Quantiles of one number, by the pinball loss: labels `(batch,)`, outputs `(batch, levels)`.
 
@@ -225,7 +218,7 @@ class Quantiles(Regression):
 
     Args:
         levels: of the quantiles, ascending between 0 and 1.
-        mean, std: of the training labels, see `Regression`.
+        mean, std, each: see `Regression`.
 
     Example:
         >>> import torch
@@ -235,22 +228,29 @@ class Quantiles(Regression):
     """
 
     def __init__(
-        self, levels: Sequence[float] = (0.05, 0.5, 0.95), mean: float = 0.0, std: float = 1.0
+        self,
+        levels: Sequence[float] = (0.05, 0.5, 0.95),
+        mean: float = 0.0,
+        std: float = 1.0,
+        each: Each | None = None,
     ) -> None:
         self.levels = tuple(map(float, levels))
         if not self.levels or [*self.levels] != sorted({q for q in self.levels if 0 < q < 1}):
             raise IT3Error(f"levels must ascend between 0 and 1, and are {list(self.levels)}")
-        super().__init__([mean] * len(self.levels), [std] * len(self.levels))
+        super().__init__([mean] * len(self.levels), [std] * len(self.levels), each)
 
     @classmethod
-    def fit(cls, labels: Tensor, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> Quantiles:
+    def fit(
+        cls,
+        labels: Tensor,
+        levels: Sequence[float] = (0.05, 0.5, 0.95),
+        *,
+        each: Each | None = None,
+    ) -> Quantiles:
         one = Regression.fit(labels)
         if len(one.mean) != 1:
             raise IT3Error(f"quantiles are of one number an instance, not of {len(one.mean)}")
-        return cls(levels, one.mean[0], one.std[0])
-
-    def __repr__(self) -> str:
-        return f"Quantiles({list(self.levels)}, mean={self.mean[0]}, std={self.std[0]})"
+        return cls(levels, one.mean[0], one.std[0], each)
 
     def encode(self, answer: Tensor) -> Tensor:
         return super().encode(self._every_level(answer))
@@ -271,7 +271,7 @@ class Quantiles(Regression):
 
     def describe(self) -> dict[str, Any]:
         own = {"levels": list(self.levels), "mean": self.mean[0], "std": self.std[0]}
-        return {"kind": type(self).__name__, **own}
+        return super().describe() | own
 
 
 def adapter_from(description: dict[str, Any]) -> Adapter:

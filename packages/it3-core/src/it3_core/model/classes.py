@@ -1,8 +1,6 @@
-"""Adapters of classes: one an instance, a pixel, a token or a node, and labels that don't exclude.
+"""Adapters of classes: labels are integers, outputs float logits, signals probabilities.
 
-Labels are integers, outputs float logits, classes on dimension 1 (of tokens on the last). A signal
-is the probabilities and the indicator. All differ in their shapes alone: which places an instance
-has, each with an answer of its own.
+They differ in their shapes alone: which places an instance has, each with an answer of its own.
 """
 
 from __future__ import annotations
@@ -17,21 +15,22 @@ from torch import Tensor
 
 from it3_core.batching import count, tensors
 from it3_core.errors import IT3Error
-from it3_core.model.adapters import like, per_node, register_adapter
+from it3_core.model.adapters import Each, like, per_node, register_adapter
 from it3_core.model.distances import MEASURES
 
 ProbabilityDistance = Literal["js", "kl", "l1", "l2"]
 
 
 class _Classes:
-    """What they share."""
+    """What they share: classes on dimension 1 (of tokens on the last), an indicator a place."""
 
-    _logits: ClassVar[str]  # shape of the outputs
-    _dimensions: ClassVar[int | None] = 2  # of them, classes among these; None: any number
+    _logits: str  # shape of the outputs
+    _each: ClassVar[Sequence[str | None]] = (None, "node")  # that make sense
+    _dimensions: int | None = 2  # of them, classes among these; None: any number
     _least: ClassVar[int] = 1
     _usual: ClassVar[ProbabilityDistance] = "l1"
     _yes_or_no: ClassVar[bool] = False  # by one logit; else with one class alone
-    _negative: ClassVar[bool] = True  # whether a negative label means "unknown"
+    _negative: bool = True  # whether a negative label means "unknown"
 
     def __init__(
         self,
@@ -39,54 +38,54 @@ class _Classes:
         distance: ProbabilityDistance | None = None,
         weights: Sequence[float] | None = None,
         ignore_index: int | None = None,
+        each: Each | Literal["token"] | None = None,
     ) -> None:
         if classes < self._least:
             raise IT3Error(f"there must be at least {self._least} classes, not {classes}")
         self.classes = int(classes)  # numpy's are no JSON
+        self.ignore_index, self.each = ignore_index, each
         self.distance_name = distance = self._usual if distance is None else distance
         if distance not in MEASURES:
             raise IT3Error(f"distance must be one of {', '.join(MEASURES)}, not {distance!r}")
-        self.ignore_index = ignore_index
-        self.weights = None if weights is None else [*map(float, weights)]
+        if each not in self._each:
+            raise IT3Error(f"each must be {' or '.join(map(repr, self._each))}, not {each!r}")
+        if each == "token":
+            self._logits, self._dimensions, self._negative = "(batch, tokens, classes)", 3, True
         self._columns = 1 if self._yes_or_no else classes  # logits of a place
+        self.weights = None if weights is None else [*map(float, weights)]
         size = max(self._columns, 2)
         if self.weights is not None and [0 <= w < math.inf for w in self.weights] != [True] * size:
             raise IT3Error(f"weights must be {size} numbers from 0 up, one for each class")
 
     def __repr__(self) -> str:
         _, size, *own = self.describe().items()
-        return (
-            f"{type(self).__name__}({', '.join([str(size[1]), *(f'{k}={v!r}' for k, v in own)])})"
-        )
+        told = [str(size[1]), *(f"{name}={value!r}" for name, value in own)]
+        return f"{type(self).__name__}({', '.join(told)})"
 
     def describe(self) -> dict[str, Any]:
-        found = {"kind": type(self).__name__, "classes": self.classes}
-        found |= {"distance": self.distance_name}
-        chosen = {"weights": self.weights, "ignore_index": self.ignore_index}
-        return found | {name: value for name, value in chosen.items() if value is not None}
+        size: dict[str, Any] = {"kind": type(self).__name__, "classes": self.classes}
+        found = {"weights": self.weights, "ignore_index": self.ignore_index, "each": self.each}
+        chosen = {name: value for name, value in found.items() if value is not None}
+        return size | {"distance": self.distance_name} | chosen
 
     @property
     def channels(self) -> int:
         return self._columns + 1
 
     def neutral(self, x: Any) -> Tensor:
+        x = per_node(x) if self.each == "node" else x
         shape = (count(x), self._columns, *self._places(x))
         uniform = torch.full(shape, 1 / max(self._columns, 2), **like(x))
-        return torch.cat([uniform, torch.zeros_like(uniform[:, :1])], 1)
+        return _with_indicator(uniform, 0.0)
 
     def encode(self, answer: Tensor) -> Tensor:
         if answer.is_floating_point():
             logits = self._second(answer)
-            if logits.shape[1:2] != (self._columns,) or self._dimensions not in (
-                None,
-                logits.dim(),
-            ):
-                raise IT3Error(
-                    f"outputs must be logits of shape {self._logits} with {self.classes} classes, "
-                    f"labels integers"
-                )
+            fits = self._dimensions is None or self._dimensions == logits.dim()
+            if not fits or logits.shape[1:2] != (self._columns,):
+                raise IT3Error(f"outputs of {self} must be logits of shape {self._logits}")
             values = logits.sigmoid() if self._columns == 1 else logits.softmax(1)
-            return torch.cat([values, torch.ones_like(values[:, :1])], 1)
+            return _with_indicator(values, 1.0)
         label = self._check(answer)
         known = (label >= 0).unsqueeze(1)
         values = self._planes(label.clamp_min(0)).to(torch.get_default_dtype())
@@ -130,11 +129,11 @@ class _Classes:
 
     def _places(self, x: Any) -> Sequence[int]:
         """The places of an instance: none, where it has one answer."""
-        return ()
+        return next(tensors(x)).shape[1:2] if self.each == "token" else ()
 
     def _second(self, output: Tensor) -> Tensor:
         """Outputs with the classes on dimension 1."""
-        return output
+        return output.movedim(-1, 1) if self.each == "token" else output
 
     def _planes(self, label: Tensor) -> Tensor:
         """A plane for each class, or the one of a single logit."""
@@ -164,13 +163,10 @@ class _Classes:
             label = label.squeeze(1)
         if self._dimensions is not None and label.dim() != dimensions - 1:
             raise IT3Error(
-                f"labels of outputs {self._logits} have no dimension for the classes: theirs is "
-                f"{tuple(label.shape)}"
+                f"labels {tuple(label.shape)} of {self} have one dimension too many or few"
             )
         if shape is not None and label.shape != (shape[0], *shape[2:]):
-            raise IT3Error(
-                f"outputs of shape {tuple(output.shape)} don't fit labels {tuple(label.shape)}"  # type: ignore[union-attr]
-            )
+            raise IT3Error(f"labels {tuple(label.shape)} don't fit logits {tuple(shape)}")
         return label
 
 
@@ -187,6 +183,10 @@ class Classification(_Classes):
         distance: the measure of the idempotence error; L1 goes best with accuracy.
         weights: of the classes in the loss.
         ignore_index: a label that means "unknown": its loss and error are 0, its signal neutral.
+        each: `"token"` for outputs `(batch, tokens, classes)`: negative labels, such as the −100 of
+            padding, are unknown, and distances are means over all tokens, since outputs don't say
+            which are padding. `"node"` for outputs `(nodes, classes)` of a graph batch: what is
+            per instance elsewhere is per node.
 
     Example:
         >>> import torch
@@ -195,57 +195,15 @@ class Classification(_Classes):
         tensor([[0., 1., 1.]])
         >>> adapter.neutral(torch.zeros(1, 5))
         tensor([[0.5000, 0.5000, 0.0000]])
-    """
-
-    _logits = "(batch, classes)"
-    _least = 2
-    _negative = False
-
-
-@register_adapter
-class NodeClassification(Classification):
-    """A class for each node of a graph batch: labels `(nodes,)`, outputs `(nodes, classes)`.
-
-    What is "per instance" elsewhere is per node. For nodes without a label give `ignore_index`.
-    Args are those of `Classification`.
-
-    Example:
-        >>> import torch
-        >>> from types import SimpleNamespace
-        >>> graphs = SimpleNamespace(num_graphs=2, batch=torch.tensor([0, 0, 0, 1, 1]))
-        >>> NodeClassification(3, ignore_index=-1).neutral(graphs).shape
-        torch.Size([5, 4])
-    """
-
-    def neutral(self, x: Any) -> Tensor:
-        return super().neutral(per_node(x))
-
-
-@register_adapter
-class Tokens(Classification):
-    """A class for each token: labels `(batch, tokens)`, outputs `(batch, tokens, classes)`.
-
-    A negative label, such as the −100 of padding, means "unknown"; distances are means over all
-    tokens, since outputs don't say which are padding. Args are those of `Classification`.
-
-    Example:
-        >>> import torch
-        >>> adapter = Tokens(2)
-        >>> adapter.neutral(torch.zeros(1, 7, dtype=torch.long)).shape  # ids of seven tokens
-        torch.Size([1, 3, 7])
-        >>> adapter.error(torch.tensor([[[0.0, 1.0], [2.0, 0.0]]]), torch.tensor([[1, -100]]))
+        >>> words = Classification(2, each="token")
+        >>> words.error(torch.tensor([[[0.0, 1.0], [2.0, 0.0]]]), torch.tensor([[1, -100]]))
         tensor([0.])
     """
 
-    _logits = "(batch, tokens, classes)"
-    _dimensions = 3
-    _negative = True
-
-    def _places(self, x: Any) -> Sequence[int]:
-        return next(tensors(x)).shape[1:2]
-
-    def _second(self, output: Tensor) -> Tensor:
-        return output.movedim(-1, 1)
+    _logits = "(batch, classes)"
+    _each = (None, "node", "token")
+    _least = 2
+    _negative = False
 
 
 @register_adapter
@@ -274,6 +232,7 @@ class DenseMap(_Classes):
     """
 
     _logits = "(batch, classes, *size)"
+    _each = (None,)
     _dimensions = None
     _usual = "js"
 
@@ -290,7 +249,7 @@ class MultiLabel(_Classes):
 
     Args:
         classes: the number of labels.
-        distance, ignore_index: as for `Classification`.
+        distance, ignore_index, each: as for `Classification`.
         weights: of no and of yes in the loss.
 
     Example:
@@ -328,7 +287,7 @@ class Binary(_Classes):
     """Yes or no by one logit: outputs are `(batch,)` or `(batch, 1)`, labels 1 and 0 `(batch,)`.
 
     Args:
-        distance, ignore_index: as for `Classification`.
+        distance, ignore_index, each: as for `Classification`.
         weights: of no and of yes in the loss.
 
     Example:
@@ -342,6 +301,10 @@ class Binary(_Classes):
 
     def _second(self, output: Tensor) -> Tensor:
         return output.unsqueeze(1) if output.dim() == 1 else output
+
+
+def _with_indicator(values: Tensor, known: float) -> Tensor:
+    return torch.constant_pad_nd(values, [0, 0] * (values.dim() - 2) + [0, 1], known)
 
 
 def _mean_known(values: Tensor, label: Tensor) -> Tensor:

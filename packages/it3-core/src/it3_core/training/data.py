@@ -13,14 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data.sampler import RandomSampler, SequentialSampler
 
 from it3_core.batching import check_input, count, map_tensors, take, tensors
 from it3_core.errors import IT3Error
@@ -50,10 +44,7 @@ class Rows:
         if isinstance(data, DataLoader):
             drawn = type(data.sampler) not in (RandomSampler, SequentialSampler)
             if data.batch_size is None or (drawn and not isinstance(data.dataset, IterableDataset)):
-                raise IT3Error(
-                    "fit draws the rows itself, so that it can resume: give the DataLoader's "
-                    "Dataset in place of one with a sampler of its own"
-                )
+                raise IT3Error("fit draws the rows itself: give the DataLoader's Dataset alone")
             data, collate = data.dataset, collate or data.collate_fn
         if isinstance(data, IterableDataset):
             data = [*data]  # read once, and kept

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from it3_core import ETA, Classification, IT3Error, Tent, zigzag_loss
-from it3_core.batching import batches
 from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
 from it3_core.experiment.figures import bars, error_against_accuracy
@@ -171,10 +170,9 @@ def _read(images: ImageSet, options: Train, apart: ImageSet | None = None) -> ty
 
 def _statistics(model: nn.Module, data: types.TrainingData) -> Mapping[str, Tensor]:
     """What ActMAD and EATA need."""
-    parts = list(batches(data.plain(data.seen[:512])[0], 64))
     return {
         **image_task.activations(model, data),
-        **Fisher.collect(model, data.adapter, parts).tensors(),
+        **Fisher.collect(model, data.adapter, data.plain(data.seen[:512])).tensors(),
     }
 
 
