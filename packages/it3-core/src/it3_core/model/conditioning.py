@@ -268,9 +268,7 @@ def condition(
     return Conditioned(copy.deepcopy(model), layer, embed, channel_dim, output)
 
 
-def widen(
-    model: nn.Module, adapter: Adapter, layer: str | None = None, *, output: str | int | None = None
-) -> Conditioned:
+def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Conditioned:
     """Feeds the signal to a Linear or convolution layer of a copy of `model`, the paper's way.
 
     The layer's weights are kept, and get zeros for the signal's channels.
@@ -279,7 +277,6 @@ def widen(
         model: any network that is called as `model(x)`.
         adapter: its `channels` is the width of a signal.
         layer: name of the layer; by default the first Linear or convolution there is.
-        output: which of the tensors that the network returns is the answer, see `condition`.
 
     Example:
         >>> import torch
@@ -309,7 +306,7 @@ def widen(
         setattr(model.get_submodule(parent), leaf, wide)
     else:  # the network is that one layer
         model = wide
-    return Conditioned(model, layer, None, output=output)
+    return Conditioned(model, layer, None)
 
 
 class _OverChannels(nn.Linear):
