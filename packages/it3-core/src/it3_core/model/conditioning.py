@@ -124,7 +124,7 @@ class Conditioned(nn.Module):
         x, signal = passing.x, passing.signal
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
         signal = _spread(signal, features, channel, x, self.layer)
-        if features.is_floating_point():  # the signal for token ids knows nothing of the weights
+        if features.is_floating_point():
             signal = signal.to(features.dtype)
         shape = [*features.shape]
         shape[channel] = signal.shape[channel]
@@ -151,15 +151,17 @@ class Conditioned(nn.Module):
                 raise _SeparatelyError
             features = features.repeat(times, *[1] * (features.dim() - 1))
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
-        embedding = self.embed(signal.to(next(self.embed.parameters()).dtype))
-        embedding = _spread(embedding, features, channel, x, self.layer)
+        if signal.dtype != features.dtype:  # for token ids, the adapter knew nothing of the weights
+            signal = signal.to(next(self.embed.parameters()).dtype)
+        embedding = _spread(self.embed(signal), features, channel, x, self.layer)
         if embedding.shape[channel] != features.shape[channel]:
             raise IT3Error(
                 f"layer {self.layer!r} returns {features.shape[channel]} channels, but its "
                 f"signal was embedded in {embedding.shape[channel]}: give condition() "
                 f"channels={features.shape[channel]}"
             )
-        return features + embedding.to(features.dtype)
+        alike = embedding.dtype == features.dtype
+        return features + (embedding if alike else embedding.to(features.dtype))
 
     def _arriving(self) -> _Passing:
         try:

@@ -14,7 +14,7 @@ from it3_core.errors import IT3Error
 
 def call(model: nn.Module, x: Any) -> Any:
     """`model(x)`, or `model(**x)` where x is a mapping to the names that its forward takes."""
-    if isinstance(x, Mapping):
+    if not isinstance(x, Tensor) and isinstance(x, Mapping):
         try:
             inspect.signature(type(model).forward).bind(model, **x)
         except TypeError:  # it takes the mapping itself
