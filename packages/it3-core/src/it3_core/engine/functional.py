@@ -416,7 +416,7 @@ def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tenso
 
 def prepared(x: Any, fast: FunctionalModel) -> tuple[Any, int]:
     """The checked input, ready for autograd though made in `inference_mode`, and its batch size."""
-    if isinstance(x, Mapping) and not isinstance(x, dict):  # vmap knows dicts alone
+    if not isinstance(x, Tensor | dict) and isinstance(x, Mapping):  # vmap knows dicts alone
         x = dict(x)
     size = check_input(x, fast.dtype)
     if torch.is_inference_mode_enabled() or any(part.is_inference() for part in tensors(x)):

@@ -124,7 +124,7 @@ class Conditioned(nn.Module):
         x, signal = passing.x, passing.signal
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
         signal = _spread(signal, features, channel, x, self.layer)
-        if features.is_floating_point():  # the signal for token ids knows nothing of the weights
+        if features.is_floating_point():
             signal = signal.to(features.dtype)
         shape = [*features.shape]
         shape[channel] = signal.shape[channel]
@@ -151,15 +151,17 @@ class Conditioned(nn.Module):
                 raise _SeparatelyError
             features = features.repeat(times, *[1] * (features.dim() - 1))
         channel = _channel_dimension(layer, features, self.channel_dim, self.layer)
-        embedding = self.embed(signal.to(next(self.embed.parameters()).dtype))
-        embedding = _spread(embedding, features, channel, x, self.layer)
+        if signal.dtype != features.dtype:  # for token ids, the adapter knew nothing of the weights
+            signal = signal.to(next(self.embed.parameters()).dtype)
+        embedding = _spread(self.embed(signal), features, channel, x, self.layer)
         if embedding.shape[channel] != features.shape[channel]:
             raise IT3Error(
                 f"layer {self.layer!r} returns {features.shape[channel]} channels, but its "
                 f"signal was embedded in {embedding.shape[channel]}: give condition() "
                 f"channels={features.shape[channel]}"
             )
-        return features + embedding.to(features.dtype)
+        alike = embedding.dtype == features.dtype
+        return features + (embedding if alike else embedding.to(features.dtype))
 
     def _arriving(self) -> _Passing:
         try:
@@ -268,9 +270,7 @@ def condition(
     return Conditioned(copy.deepcopy(model), layer, embed, channel_dim, output)
 
 
-def widen(
-    model: nn.Module, adapter: Adapter, layer: str | None = None, *, output: str | int | None = None
-) -> Conditioned:
+def widen(model: nn.Module, adapter: Adapter, layer: str | None = None) -> Conditioned:
     """Feeds the signal to a Linear or convolution layer of a copy of `model`, the paper's way.
 
     The layer's weights are kept, and get zeros for the signal's channels.
@@ -279,7 +279,6 @@ def widen(
         model: any network that is called as `model(x)`.
         adapter: its `channels` is the width of a signal.
         layer: name of the layer; by default the first Linear or convolution there is.
-        output: which of the tensors that the network returns is the answer, see `condition`.
 
     Example:
         >>> import torch
@@ -309,7 +308,7 @@ def widen(
         setattr(model.get_submodule(parent), leaf, wide)
     else:  # the network is that one layer
         model = wide
-    return Conditioned(model, layer, None, output=output)
+    return Conditioned(model, layer, None)
 
 
 class _OverChannels(nn.Linear):

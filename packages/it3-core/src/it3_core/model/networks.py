@@ -14,7 +14,7 @@ from it3_core.errors import IT3Error
 
 def call(model: nn.Module, x: Any) -> Any:
     """`model(x)`, or `model(**x)` where x is a mapping to the names that its forward takes."""
-    if isinstance(x, Mapping):
+    if not isinstance(x, Tensor) and isinstance(x, Mapping):
         try:
             inspect.signature(type(model).forward).bind(model, **x)
         except TypeError:  # it takes the mapping itself
@@ -27,11 +27,10 @@ def parts(output: Any) -> dict[Any, Any]:
     """What a network or layer returns that is no tensor, by name or number."""
     if isinstance(output, Mapping):
         return dict(output)
-    if hasattr(output, "_asdict"):
-        return {**dict(enumerate(output)), **output._asdict()}
     if isinstance(output, tuple | list):
-        return dict(enumerate(output))
-    return dict(vars(output)) if hasattr(output, "__dict__") else {}
+        named = output._asdict() if hasattr(output, "_asdict") else {}
+        return {**dict(enumerate(output)), **named}
+    return dict(getattr(output, "__dict__", {}))
 
 
 def pick(output: Any, wanted: str | int) -> Any:
@@ -89,15 +88,16 @@ def misfit(weights: Mapping[str, Tensor], model: nn.Module) -> str:
     needed = weights_of(model)
     missing = [repr(name) for name in needed if name not in weights]
     unexpected = [repr(name) for name in weights if name not in needed]
+    both = [(name, value, needed[name]) for name, value in weights.items() if name in needed]
     misshapen = [
-        f"{name!r} has shape {tuple(value.shape)}, not {tuple(needed[name].shape)}"
-        for name, value in weights.items()
-        if name in needed and value.shape != needed[name].shape
+        f"{name!r} has shape {tuple(value.shape)}, not {tuple(wanted.shape)}"
+        for name, value, wanted in both
+        if value.shape != wanted.shape
     ]
     misshapen += [  # another precision will do
-        f"{name!r} is {value.dtype}, not {needed[name].dtype}"
-        for name, value in weights.items()
-        if name in needed and _number(value) != _number(needed[name])
+        f"{name!r} is {value.dtype}, not {wanted.dtype}"
+        for name, value, wanted in both
+        if value.is_floating_point() != wanted.is_floating_point()
     ]
     found = []
     if missing:
@@ -107,10 +107,6 @@ def misfit(weights: Mapping[str, Tensor], model: nn.Module) -> str:
     if misshapen:
         found.append(_some(misshapen))
     return "; ".join(found)
-
-
-def _number(tensor: Tensor) -> tuple[bool, bool]:
-    return tensor.is_floating_point(), tensor.is_complex()
 
 
 def _some(names: Sequence[str]) -> str:

@@ -48,7 +48,7 @@ class Trainer:
     model: nn.Module
     objective: nn.Module
     rows: Rows
-    check: Callable[[Any, Tensor], None]  # of the first batch, before it is trained on
+    check: Callable[[Any, Tensor], None] | None  # of the first batch, before it is trained on
     validate: Callable[[], float] | None
     parameters: list[nn.Parameter]
     frozen: list[nn.Module]  # layers that run as at test time
@@ -74,7 +74,6 @@ class Trainer:
     step: int = 0  # within the epoch
     running: float = 0.0  # sum of the losses of this epoch's rows so far
     best: dict[str, Any] = field(default_factory=dict)
-    _checked: bool = False
 
     def go(self) -> History:
         """From wherever the run is to its end."""
@@ -123,9 +122,9 @@ class Trainer:
         for layer in self.frozen:
             layer.eval()
         for x, y in made.starting_at(self.step, self.workers, self.device):
-            if not self._checked:
+            if self.check is not None:
                 self.check(x, y)
-                self._checked = True
+                self.check = None
             reseed("step", self.seed, self.epoch, self.step, self.group.rank)
             value, interrupted = self._step(x, y, parts[self.step][1])
             self.running += value * len(batches[self.step])
