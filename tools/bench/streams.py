@@ -13,7 +13,7 @@ from __future__ import annotations
 import gzip
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,11 +192,12 @@ def ordered(task: str, folder: str, data: str) -> None:
     shapes = {"wings": WINGS, "cars": CARS}[task]
     experiment = load(folder, task, shapes.restore)
     test = shapes.test_set(experiment, Evaluate(data=Path(data)))
-    levels: Any = {name: (level.x, level.y) for name, level in test.levels.items()}
+    given: Mapping[str, Any] = test.levels
+    levels = {name: (level.x, level.y) for name, level in given.items()}
     records = []
     for one in experiment.networks:
         model, adapter = one.model, one.adapter
-        methods = {"source": Source(model, adapter), "now": OnlineIT3(model, adapter),
+        methods: dict[str, Any] = {"source": Source(model, adapter), "now": OnlineIT3(model, adapter),
                    "before": OnlineIT3(model, adapter, **PAPER)}  # fmt: skip
         records += evaluate(methods, levels, adapter.error, batch_sizes=[1, 4, 16], seed=one.seed,
                             in_distribution=test.in_distribution, streams=["before", "now"],
@@ -229,4 +230,5 @@ def draw(name: str, panels: dict[str, Curves], unit: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"cause": cause, "hold": hold, "ordered": ordered}[sys.argv[1]](*sys.argv[2:])
+    parts: dict[str, Callable[..., None]] = {"cause": cause, "hold": hold, "ordered": ordered}
+    parts[sys.argv[1]](*sys.argv[2:])

@@ -109,6 +109,7 @@ def test_reset_forgets_the_stream(case: Any) -> None:
         (lambda state: {"ema.model.2.bias": torch.zeros(9)}, "ema.model.2.bias.*another network"),
         (lambda state: {"optimizer.first": torch.zeros(9)}, "optimizer.first.*another network"),
         (lambda state: {"weights.other": torch.zeros(1)}, "not of OnlineIT3"),
+        (lambda state: {"network": 2 * state["network"]}, "of another network, of the same shape"),
     ],
 )
 def test_a_damaged_or_foreign_state_is_refused_by_name(

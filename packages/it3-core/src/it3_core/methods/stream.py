@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Self
 
 import torch
@@ -49,7 +50,8 @@ class StreamMethod:
 
     def __call__(self, x: Any) -> Adaptation:
         x, _ = prepared(x, self._functional)
-        with self._lock, self._functional.session() as run:
+        turn = self._lock if self.online else nullcontext()
+        with turn, self._functional.session() as run:
             neutral = self.adapter.neutral(x)
             if not self.online:
                 once = run.descent(x, neutral, self.optimizer, self.lr)
@@ -108,7 +110,9 @@ class StreamMethod:
     def state_dict(self) -> dict[str, Tensor]:
         """All that the stream has left behind, as named tensors that safetensors can store."""
         with self._lock:
-            return dict(self._resumed) if self._descent is None else self._descent.state()
+            if self._descent is None:
+                return dict(self._resumed)
+            return self._descent.state() | {"network": _sizes(self._functional)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Goes on where `state_dict` was taken: the next answers are the same, bit for bit.
@@ -132,6 +136,12 @@ class StreamMethod:
         return descent
 
 
+def _sizes(fast: FunctionalModel) -> Tensor:
+    """The trained weights' absolute sums, by which a state knows its network again."""
+    sums = [p.detach().abs().sum(dtype=torch.float64) for p in fast.module.parameters()]
+    return torch.stack([total.cpu() for total in sums])
+
+
 def check_state(state: Mapping[str, Tensor], fast: FunctionalModel) -> None:
     """Refuses a stream's state that is damaged, or of another network, by what is wrong with it."""
     shapes = {name: p.shape for name, p in fast.module.named_parameters()}
@@ -149,6 +159,10 @@ def check_state(state: Mapping[str, Tensor], fast: FunctionalModel) -> None:
             raise IT3Error(f"{name} is of another network: make the method with the same one")
         if not bool(torch.isfinite(value).all()):
             raise IT3Error(f"{name} is not finite, so this state is damaged: take an earlier one")
+    now = _sizes(fast)
+    then = state.get("network", now).to(now)
+    if then.shape != now.shape or not torch.allclose(then, now, rtol=1e-5):
+        raise IT3Error("network: this state is of another network, of the same shape")
 
 
 def entropy(logits: Tensor) -> Tensor:
