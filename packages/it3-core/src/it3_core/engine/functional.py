@@ -9,7 +9,6 @@ see it, and it costs more than a forward pass of a small network.
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -35,7 +34,7 @@ from it3_core.engine.inner_optimizer import Parameters as Parameters  # noqa: PL
 from it3_core.engine.prefix_cache import PrefixCache
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.model.conditioning import Conditioned
-from it3_core.model.networks import call, described, find_layer
+from it3_core.model.networks import call, described, find_layer, takes_signal, unwrapped
 
 Keep = Callable[[nn.Module, Tensor], Tensor]
 """Makes of a watched layer and its output what is kept."""
@@ -54,7 +53,7 @@ class FunctionalModel:
         watch: Sequence[str] = (),  # layers whose outputs `Session.seen` keeps
         keep: Keep | None = None,  # of each output what to keep; all by default
     ) -> None:
-        module = _unwrapped(module)
+        module = unwrapped(module)
         if (isinstance(norm, Blend) or batch_fraction(norm)) and not has_batch_norm(module):
             warnings.warn(
                 f"norm={norm!r} changes nothing: the network has no batch norm",
@@ -62,7 +61,7 @@ class FunctionalModel:
                 stacklevel=5,
             )
         self.module = module
-        self.takes_signal = _takes_signal(module)
+        self.takes_signal = takes_signal(module)
         self.checked_sensitivity = False  # see warn_if_insensitive
         self._arguments = (parameters, norm, tuple(watch), keep)
         self._written: frozenset[str] | None = None
@@ -386,27 +385,6 @@ def _watch(
     if output is None:
         raise IT3Error(f"a watched {type(layer).__name__} layer returns no tensor")
     seen[index] = output if keep is None else keep(layer, output)
-
-
-def _unwrapped(module: nn.Module) -> nn.Module:
-    """The network inside torch.compile's, DataParallel's or DDP's wrapper."""
-    while True:
-        if isinstance(getattr(module, "_orig_mod", None), nn.Module):
-            module = module._orig_mod  # type: ignore[assignment]
-        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            module = module.module
-        else:
-            return module
-
-
-def _takes_signal(module: nn.Module) -> bool:
-    """Whether forward has a second input that it can't do without, or that is called signal."""
-    try:
-        _, second = [*inspect.signature(module.forward).parameters.values()][:2]
-    except ValueError:  # fewer than two
-        return False
-    positional = second.kind in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD)
-    return positional and (second.default is second.empty or second.name == "signal")
 
 
 def _named_tensors(module: nn.Module, unique: bool) -> Iterator[tuple[str, Tensor]]:

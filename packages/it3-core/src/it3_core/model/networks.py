@@ -112,3 +112,24 @@ def misfit(weights: Mapping[str, Tensor], model: nn.Module) -> str:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside torch.compile's, DataParallel's or DDP's wrapper."""
+    while True:
+        if isinstance(getattr(module, "_orig_mod", None), nn.Module):
+            module = module._orig_mod  # type: ignore[assignment]
+        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
+
+
+def takes_signal(module: nn.Module) -> bool:
+    """Whether forward has a second input that it can't do without, or that is called signal."""
+    try:
+        _, second = [*inspect.signature(module.forward).parameters.values()][:2]
+    except ValueError:  # fewer than two
+        return False
+    positional = second.kind in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD)
+    return positional and (second.default is second.empty or second.name == "signal")
