@@ -64,6 +64,9 @@ class RoadMap(DenseMap):
     (Jensen–Shannon; the paper's step takes L1); the error is 1 − quality.
     """
 
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"kind": "DenseMap"}  # the task makes a RoadMap of it
+
     def distance(self, first: Tensor, second: Tensor) -> Tensor:
         gap = self._gap(self.log_probabilities(first), self.log_probabilities(second)).flatten(1)
         known = (first != NO_DATA).flatten(1)
