@@ -197,9 +197,9 @@ def ordered(task: str, folder: str, data: str) -> None:
     records = []
     for one in experiment.networks:
         model, adapter = one.model, one.adapter
-        methods: dict[str, Any] = {"source": Source(model, adapter)}
-        methods["before"] = OnlineIT3(model, adapter, **PAPER)
-        methods["now"] = OnlineIT3(model, adapter)
+        methods: dict[str, Any] = {"source": Source(model, adapter),
+                   "now": OnlineIT3(model, adapter),
+                   "before": OnlineIT3(model, adapter, **PAPER)}  # fmt: skip
         records += evaluate(methods, levels, adapter.error, batch_sizes=[1, 4, 16], seed=one.seed,
                             in_distribution=test.in_distribution, streams=["before", "now"],
                             once=["source"], progress=False)  # fmt: skip

@@ -51,7 +51,7 @@ TABLE: list[tuple[Adapter, Tensor, tuple[int, ...], Tensor]] = [
 ]
 
 
-@pytest.mark.parametrize(("adapter", "x", "shape", "label"), TABLE, ids=lambda v: repr(v)[:30])
+@pytest.mark.parametrize(("adapter", "x", "shape", "label"), TABLE, ids=range(len(TABLE)))
 def test_the_protocol(adapter: Adapter, x: Any, shape: tuple[int, ...], label: Tensor) -> None:
     output = torch.randn(shape, requires_grad=True)
     other = torch.randn(shape)

@@ -43,7 +43,7 @@ class OnlineIT3(StreamMethod):
     Alone that drifts without end: where f goes, its average follows, and nothing leads back. So
     a batch in which the gate finds nothing unusual is answered by the network as it was trained,
     and every batch leads the weights back a little: a stream may run for days on usual data. See
-    docs/streams.md.
+    docs/streams.md. Batches of four or more: a single input is seldom unusual enough.
 
     Args:
         model: a conditioned network, called as `model(x, signal)`.
