@@ -243,11 +243,11 @@ IDS = WORDS["ids"]
 LABELS = torch.tensor([0, 1, 2, 0])
 CLASSES, NUMBER, MAP = Classification(3), Regression(), torch.zeros(4, 3, 2, 2)
 MISTAKES: list[tuple[Any, Adapter, Tensor, str]] = [
-    ((nn.Linear(3, 5), "", IDS), CLASSES, LABELS, r"logits of shape \(batch, 3\)"),
-    ((nn.Linear(3, 2), "", IDS), CLASSES, LABELS, r"logits of shape \(batch, 3\)"),
+    ((nn.Linear(3, 5), "", IDS), CLASSES, LABELS, r"\(batch, classes\), not \(3, 5\)"),
+    ((nn.Linear(3, 2), "", IDS), CLASSES, LABELS, r"\(batch, classes\), not \(3, 2\)"),
     ((nn.Linear(3, 2), "", IDS), NUMBER, IDS[:, 0], "2 answers, but the adapter 1"),
     ((nn.Linear(3, 1), "", IDS), NUMBER, IDS[:, :2], "don't fit"),
-    ((nn.Conv2d(3, 4, 1), "", MAP), DenseMap(), LABELS, r"shape \(3, 4, 2, 2\), which is not what"),
+    ((nn.Conv2d(3, 4, 1), "", MAP), DenseMap(), LABELS, r"logits .* not \(3, 4, 2, 2\)"),
     ((skipping(), "unused", IDS), CLASSES, LABELS, "'unused' does not run"),
     ((Encoder(lambda *p: p), "stem", WORDS), NUMBER, LABELS, "a tuple of 0, 1, 2,.*output="),
     ((Encoder(as_dict), "stem", WORDS), NUMBER, LABELS, "ModelOutput of 'note', 'first', 'second'"),

@@ -83,7 +83,10 @@ class _Classes:
             logits = self._second(answer)
             fits = self._dimensions is None or self._dimensions == logits.dim()
             if not fits or logits.shape[1:2] != (self._columns,):
-                raise IT3Error(f"outputs of {self} must be logits of shape {self._logits}")
+                raise IT3Error(
+                    f"outputs of {self} must be logits of shape {self._logits}, not "
+                    f"{tuple(answer.shape)}: give the network, or the adapter, as many outputs"
+                )
             values = logits.sigmoid() if self._columns == 1 else logits.softmax(1)
             return _with_indicator(values, 1.0)
         label = self._check(answer)

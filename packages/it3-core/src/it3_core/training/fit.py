@@ -232,7 +232,7 @@ class _Objective(nn.Module):
 def _dry_pass(model: nn.Module, adapter: Adapter, labelled: bool, x: Any, y: Tensor) -> None:
     """Both passes as methods make them, on a copy: what they would refuse is not worth training."""
     functional = FunctionalModel(model)
-    x, size = prepared(x, functional)
+    x, _ = prepared(x, functional)
     with functional.session() as run, torch.no_grad():
         y0 = first_pass(run, adapter, x)
         signal = adapter.encode(y0)
@@ -243,8 +243,8 @@ def _dry_pass(model: nn.Module, adapter: Adapter, labelled: bool, x: Any, y: Ten
             )
         adapter.distance(run(x, signal), y0)
         if labelled:  # else what becomes of them is the loss's own business
-            if len(y) != size:
-                raise IT3Error(f"a batch has {size} inputs, but {len(y)} labels")
+            if len(y) != len(y0):  # of graphs, an answer for each node perhaps
+                raise IT3Error(f"a batch has {len(y0)} answers, but {len(y)} labels")
             adapter.loss(y0, y)
 
 
