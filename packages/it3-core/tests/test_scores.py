@@ -10,7 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from it3_core import Classification, Conditioned, IT3Error, Regression, Source, widen
+from it3_core import (
+    Binary,
+    Classification,
+    Conditioned,
+    IT3Error,
+    Regression,
+    Source,
+    sensitivity,
+    widen,
+)
 from it3_core.experiment.statistics import (
     IDEMPOTENCE,
     OUT_OF_DISTRIBUTION,
@@ -18,7 +27,14 @@ from it3_core.experiment.statistics import (
     auroc,
     correlation,
 )
-from it3_core.scores.uncertainty import Ensemble, Entropy, Mahalanobis
+from it3_core.scores.answers import (
+    AnswerDistance,
+    Energy,
+    Idempotence,
+    LargestProbability,
+    Sensitivity,
+)
+from it3_core.scores.uncertainty import Ensemble, Entropy, Mahalanobis, NearestNeighbours
 
 
 def perceptron(seed: int, outputs: int = 1, drop: float = 0.0) -> nn.Sequential:
@@ -87,8 +103,77 @@ class TestGolden:
         wanted = np.mean(pairs, axis=0)
         np.testing.assert_allclose(Ensemble(nets, adapter)(x).numpy(), wanted, rtol=1e-4)
 
+    def test_largest_probability_and_energy_of_a_plain_network(self) -> None:
+        net, x = perceptron(0, 4).eval(), torch.randn(6, 3)
+        z = net(x).detach().double().numpy()
+        p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+        doubt, energy = (kind(net, Classification(4))(x) for kind in (LargestProbability, Energy))
+        np.testing.assert_allclose(doubt.numpy(), 1 - p.max(1), rtol=1e-5)
+        np.testing.assert_allclose(energy.numpy(), -np.log(np.exp(z).sum(1)), rtol=1e-5)
+        sure = torch.tensor([20.0, -30.0, 1.0])  # of one logit: yes and no count alike
+        for kind in (LargestProbability, Energy):
+            assert kind(nn.Identity(), Binary())(sure).argsort().tolist() == [1, 0, 2]
+
+    def test_answer_distance_is_in_standard_deviations(self) -> None:
+        adapter = Regression(mean=[1.0, -1.0], std=[2.0, 4.0])
+        score = AnswerDistance(nn.Identity(), adapter)
+        assert score(torch.tensor([[1.0, -1.0], [5.0, 3.0]])).tolist() == [0.0, 1.5]
+
+    @pytest.mark.parametrize("kept", [12, 30])
+    def test_nearest_neighbours_are_of_a_bounded_bank(self, kept: int) -> None:
+        net, x, new = perceptron(2).eval(), torch.randn(100, 3), torch.randn(7, 3)
+        score = NearestNeighbours.fit(net, Regression(), [*x.split(9)], "1", k=3, at_most=kept)
+        known, asked = (net[:2](rows).detach().double().numpy() for rows in (x, new))
+        bank = score.bank.numpy()
+        assert len({*map(bytes, bank)} & {*map(bytes, known)}) == len(bank) == kept
+        std = np.where(bank.std(0) > 0, bank.std(0), 1)
+        gaps = np.linalg.norm((asked[:, None] - bank) / std, axis=2)
+        np.testing.assert_allclose(score(new).numpy(), np.sort(gaps, 1)[:, 2], rtol=1e-6)
+
+    def test_sensitivity_of_each_row_makes_that_of_the_batch(self) -> None:
+        adapter, x = Regression([0.0] * 2, [1.0] * 2), torch.randn(5, 3)
+        model = listening(perceptron(2, 2), adapter)
+        each = -Sensitivity(model, adapter)(x)
+        assert float(each.std()) > 0
+        assert float(each.square().mean().sqrt()) == pytest.approx(sensitivity(model, adapter, x))
+        alone = torch.cat([Sensitivity(model, adapter)(row[None]) for row in x])
+        assert torch.allclose(-alone, each)
+
+
+class Counted(nn.Linear):
+    """Counts the passes of all its copies."""
+
+    passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counted.passes += len(x)
+        return super().forward(x)
+
 
 class TestInvariants:
+    def test_scores_share_the_passes_of_a_prediction(self) -> None:
+        adapter, x = Classification(3), torch.randn(4, 3)
+        net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), Counted(5, 3))
+        model = listening(net, adapter)
+        features = [(x, torch.tensor([0, 1, 2, 0]))]
+        near = NearestNeighbours.fit(model, adapter, features, "model.1", k=2)
+        far = Mahalanobis.fit(model, adapter, features, "model.1")
+        ones = [kind(model, adapter) for kind in (Entropy, LargestProbability, Energy)]
+        twos = [kind(model, adapter) for kind in (Sensitivity, Idempotence)]
+        both = Ensemble([model, model], adapter)
+        Counted.passes = 0
+        passes = near.observe(x)
+        found = [score.of(passes) for score in (near, far, *ones)]
+        assert Counted.passes == 4
+        found += [score.of(passes) for score in twos]
+        assert Counted.passes == 8
+        found.append(both.of(passes))  # the other network's
+        assert Counted.passes == 12
+        for score, value in zip((near, far, *ones, *twos, both), found, strict=True):
+            assert torch.allclose(score(x), value)
+            assert value.shape == (4,)
+        assert torch.equal(passes.answer, Source(model, adapter)(x).prediction)
+
     def test_assessment_says_what_the_metrics_say(self) -> None:
         adapter = Regression()
         model = listening(perceptron(0), adapter)
@@ -127,7 +212,16 @@ class TestRobustness:
     @pytest.mark.parametrize(
         ("make", "hint"),
         [
-            (lambda m, a, x: Entropy(m, a), "no entropy"),
+            (
+                lambda m, a, x: Entropy(m, a),
+                "Entropy needs log prob.* Regression has none",
+            ),
+            (lambda m, a, x: Energy(m, a), "Energy needs logits"),
+            (lambda m, a, x: AnswerDistance(m, Classification(2)), "Classification has none"),
+            (lambda m, a, x: Idempotence(nn.Identity(), a), "needs a second input"),
+            (lambda m, a, x: Sensitivity(nn.Identity(), a), "needs a second input"),
+            (lambda m, a, x: NearestNeighbours.fit(m, a, x, "model.1"), "10-th nearest of 4"),
+            (lambda m, a, x: NearestNeighbours.fit(m, a, x, "model.9"), "no layer"),
             (lambda m, a, x: Ensemble([m], a), "two networks"),
             (lambda m, a, x: Mahalanobis.fit(m, a, [x[:1]], "model.1"), "two training instances"),
             (

@@ -48,6 +48,7 @@ from it3_core.trust.calibration import Trust as Trust
 from it3_core.trust.candidates import Candidate as Candidate
 from it3_core.trust.candidates import Tuning as Tuning
 from it3_core.trust.candidates import default_candidates as default_candidates
+from it3_core.trust.conformal import calibrate as calibrate
 from it3_core.trust.tune import ExtrapolationSplit as ExtrapolationSplit
 from it3_core.trust.tune import extrapolation_split as extrapolation_split
 from it3_core.trust.tune import tune as tune

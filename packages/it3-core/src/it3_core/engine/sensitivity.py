@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -37,17 +38,26 @@ def sensitivity(model: nn.Module, adapter: Adapter, x: Any) -> float:
         return _gain(run, adapter, x, y0)
 
 
-def _gain(run: Session, adapter: Adapter, x: Any, y0: Tensor) -> float:
-    """‖Jᵀw‖ / ‖w‖ for a fixed w of ones and minus ones: one backward pass, no randomness."""
+def gains(run: Session, adapter: Adapter, x: Any, y0: Tensor) -> tuple[Tensor, Tensor]:
+    """y1, and for each row ‖Jᵀw‖ / ‖w‖ with a fixed w of ones and minus ones: no randomness.
+
+    One backward pass for all rows: in evaluation mode none depends on another.
+    """
     y = y0.detach().clone().requires_grad_()
     with torch.enable_grad():
         y1 = run(x, adapter.encode(y))
         w = torch.ones_like(y1).flatten()
         w[1::2] = -1
-        if not y1.requires_grad:
-            return 0.0
-        (gradient,) = torch.autograd.grad((y1.flatten() * w).sum(), y, allow_unused=True)
-    return 0.0 if gradient is None else float(gradient.norm() / w.norm())
+        gradient = None
+        if y1.requires_grad:
+            (gradient,) = torch.autograd.grad((y1.flatten() * w).sum(), y, allow_unused=True)
+    moved = torch.zeros_like(y0) if gradient is None else gradient
+    return y1.detach(), moved.reshape(len(y0), -1).norm(dim=1) / math.sqrt(len(w) / len(y0))
+
+
+def _gain(run: Session, adapter: Adapter, x: Any, y0: Tensor) -> float:
+    """The same of the whole batch."""
+    return float(gains(run, adapter, x, y0)[1].square().mean().sqrt())
 
 
 def warn_if_insensitive(run: Session, adapter: Adapter, x: Any, y0: Tensor, y1: Tensor) -> None:

@@ -18,6 +18,10 @@ from it3_core.errors import IT3Error
 from it3_core.model.adapters import Adapter
 
 
+class _NotCalibratedError(IT3Error, AttributeError):
+    pass
+
+
 @dataclass(frozen=True, eq=False)
 class Adaptation:
     """A method's answer to a batch.
@@ -50,6 +54,15 @@ class Adaptation:
         if self.after is None:
             return self.error_before
         return self.after() if callable(self.after) else self.after
+
+    @property
+    def lower(self) -> Tensor:
+        raise _NotCalibratedError(
+            "a method alone has no intervals, sets or probabilities: "
+            "predictor = calibrate(method, (x_cal, y_cal)), then predictor(x, coverage=0.9)"
+        )
+
+    upper = prediction_set = probability = lower
 
 
 @runtime_checkable

@@ -130,6 +130,11 @@ class _Classes:
             return torch.cat([nnf.logsigmoid(-output), nnf.logsigmoid(output)], 1)
         return output.log_softmax(1)
 
+    def logits(self, output: Tensor) -> Tensor:
+        """Of two classes at least, on dimension 1; one logit z is the two −z/2 and z/2."""
+        output = self._second(output)
+        return torch.cat([-output, output], 1) / 2 if self._columns == 1 else output
+
     def _places(self, x: Any) -> Sequence[int]:
         """The places of an instance: none, where it has one answer."""
         return next(tensors(x)).shape[1:2] if self.each == "token" else ()
