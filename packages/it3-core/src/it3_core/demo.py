@@ -1,7 +1,7 @@
 """A toy problem that shows it all in half a minute: a stream that leaves the training range.
 
 The truth is a smooth function of two inputs; training data has the first one between 0 and 1, and
-the stream goes on to 2, where labels grow beyond those of training.
+the stream goes on to 2, where labels leave the range of training.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ class Regression:
         return cls(rows.mean(0).tolist(), std.tolist(), each)
 
     def __repr__(self) -> str:
-        told = [f"{name}={value!r}" for name, value in self.describe().items() if name != "kind"]
-        return f"{type(self).__name__}({', '.join(told)})"
+        shown = [f"{name}={value!r}" for name, value in self.describe().items() if name != "kind"]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
     def channels(self) -> int:

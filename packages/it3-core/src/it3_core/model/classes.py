@@ -59,8 +59,8 @@ class _Classes:
 
     def __repr__(self) -> str:
         _, size, *own = self.describe().items()
-        told = [str(size[1]), *(f"{name}={value!r}" for name, value in own)]
-        return f"{type(self).__name__}({', '.join(told)})"
+        shown = [str(size[1]), *(f"{name}={value!r}" for name, value in own)]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def describe(self) -> dict[str, Any]:
         size: dict[str, Any] = {"kind": type(self).__name__, "classes": self.classes}

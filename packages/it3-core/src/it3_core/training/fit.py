@@ -230,7 +230,7 @@ class _Objective(nn.Module):
 
 
 def _dry_pass(model: nn.Module, adapter: Adapter, labelled: bool, x: Any, y: Tensor) -> None:
-    """Both passes as methods make them, on a copy: what they would refuse is not worth training."""
+    """Both passes as methods make them, on a copy: what they refuse is not to be trained."""
     functional = FunctionalModel(model)
     x, _ = prepared(x, functional)
     with functional.session() as run, torch.no_grad():
