@@ -163,6 +163,8 @@ def calibrate(
             `probability`, which no coverage rests on, is learnt from `data`.
         score: half-widths grow with it as far as `choosing` shows that errors do.
         number: for an interval on one number a map, such as `lambda maps: (maps == 1).sum((1, 2))`.
+            Where a label is unknown the prediction is too: the coverage is then of such numbers,
+            and no longer that of whole maps.
         penalty: RAPS's λ: counts as so much probability for every class that is more probable,
             so that sets hold fewer of many improbable classes.
         batch_size: of calibration; a method that adapts to a batch must be asked in such batches.
