@@ -245,13 +245,9 @@ def theory(session: nox.Session) -> None:
 BENCHES = {
     "core": "core",
     "tabular": "tabular",
-    "wings": "aero",
     "cars": "aero",
     "streams": "aero",
-    "vision": "vision",
     "corrupt": "vision",
-    "late_signal": "vision",
-    "roads": "vision",
 }
 
 

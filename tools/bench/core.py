@@ -9,15 +9,16 @@ adapts all of the network's weights and has no frozen F.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
+import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
 import torch
-from timing import cpu_seconds
 from torch import Tensor, nn
 
 from it3_core import (
@@ -89,6 +90,28 @@ def trained(net: nn.Module, adapter: Adapter, layer: str) -> nn.Module:
     for parameter in model.embed.parameters():
         nn.init.normal_(parameter, std=0.1)
     return model.eval()
+
+
+def cpu_seconds(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Median CPU time of each run, in blocks of about 20 ms taken in turns for `seconds` in all.
+
+    Machines are noisy, ratios of what was taken in turns less so. Five turns at least.
+    """
+    repeats = {}
+    for name, run in runs.items():
+        run()  # warm up: the first optimiser of a process takes seconds
+        start = time.process_time()
+        run()
+        repeats[name] = max(1, int(0.02 / max(time.process_time() - start, 1e-5)))
+    spent: dict[str, list[float]] = {name: [] for name in runs}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(next(iter(spent.values()))) < 5:
+        for name, run in runs.items():
+            start = time.process_time()
+            for _ in range(repeats[name]):
+                run()
+            spent[name].append((time.process_time() - start) / repeats[name])
+    return {name: statistics.median(times) for name, times in spent.items()}
 
 
 def compare(

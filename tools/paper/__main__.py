@@ -18,12 +18,11 @@ from it3_core import IT3Error
 from it3_core.experiment.verbs import Positive, Quiet, application, run
 from it3_core.io.files import make_folder
 from paper import records
-from paper.alone import cores, side_by_side
 from paper.items import listed, make, named
 from paper.page import write_page
 from paper.places import FOLDERS, NotHereError, Place, Preset, Size
-from paper.running import GALLERIES
-from paper.tasks import LONGEST, TASKS
+from paper.running import GALLERIES, run_seeds
+from paper.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "paper" / "records"
@@ -50,7 +49,6 @@ def paper(
     page: bool = False,
     keep: bool = False,
     out: Path = Path("results"),
-    jobs: Positive | None = None,
     quiet: Quiet = False,
 ) -> None:
     """Run the paper's experiments and write its figures, its tables and what became of each claim.
@@ -72,7 +70,6 @@ def paper(
         page: Write docs/paper.md and its pictures again from docs/paper/records; trains nothing.
         keep: Copy the records to docs/paper/records, to be committed.
         out: Where results gather; a killed run goes on there.
-        jobs: Tasks side by side, which share the cores; by default one for each core.
     """
     if list_items:
         print("\n".join(listed()))
@@ -93,7 +90,7 @@ def paper(
         needed = {item.task for item in items if item.task and item.task not in known}
         wanted = (*wanted, *sorted(needed - set(wanted)))
     place = Place(size, _data(), folder, kept, preset, seeds, not quiet, _made())
-    missing = _measured(wanted, place, jobs)
+    missing = _measured(wanted, place)
     if keep:
         _keep(kept, [*tasks, *(item.task for item in items if item.task)] or list(TASKS))
     if items:
@@ -104,19 +101,19 @@ def paper(
     print("\n".join(map(str, found)))
 
 
-def _measured(wanted: Sequence[str], place: Place, jobs: int | None) -> dict[str, str]:
+def _measured(wanted: Sequence[str], place: Place) -> dict[str, str]:
     """Runs the tasks; those that could not be measured, and why."""
     missing: dict[str, str] = {}
-    if not wanted:
-        return missing
-    places = {
-        name: replace(place, folder=make_folder(place.folder / name))
-        for name in sorted(wanted, key=LONGEST.index)
-    }
-    for name, found in side_by_side(places, min(jobs or cores(), len(places))):
-        if isinstance(found, NotHereError):
-            missing[name] = str(found)
-            print(f"{name}: {found}", file=sys.stderr)
+    for name in wanted:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        try:
+            run_seeds(name, TASKS[name], replace(place, folder=make_folder(place.folder / name)))
+        except NotHereError as problem:
+            missing[name] = str(problem)
+        except ModuleNotFoundError as problem:
+            package = str(problem.name).partition(".")[0].replace("_", "-")
+            missing[name] = f"it needs {package}, which is not installed here"
+        print(f"{name}: {missing.get(name, 'done')}", file=sys.stderr, flush=True)
     return missing
 
 

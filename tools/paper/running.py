@@ -49,7 +49,7 @@ class Task(NamedTuple):
     data: tuple[str, ...]  # the folders below IT3_DATA that it reads
 
 
-def run(name: str, task: Task, place: Place) -> list[Path]:
+def run_seeds(name: str, task: Task, place: Place) -> list[Path]:
     """Measures the seeds that are not there yet; a file for each."""
     found = []
     for seed in range(place.seeds or place.of(*task.seeds)):

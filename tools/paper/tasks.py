@@ -104,6 +104,3 @@ TASKS: dict[str, Task] = {
     "cars": Task(cars, (1, 5, 5), ("cars",)),
 }
 """By name, as the paper orders them."""
-
-LONGEST = ("cars", "roads", "imagenet", "cifar", "wings", "age", "tabular")
-"""What to begin with, so that all cores are busy to the end: what takes longest."""

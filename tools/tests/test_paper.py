@@ -1,4 +1,4 @@
-"""The paper's harness: records, arithmetic, items, page and command; going on after a kill."""
+"""The paper's harness: records, arithmetic, items, page and command."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -21,7 +20,7 @@ from it3_core import IT3Error
 from it3_core.evaluation.records import Record
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.experiment.tables import markdown_table
-from paper import alone, intervals, numbers, records
+from paper import intervals, numbers, records
 from paper.__main__ import KEPT, PAGE, main
 from paper.claims import Finding, findings, memory
 from paper.deviations import DEVIATIONS
@@ -39,8 +38,8 @@ from paper.numbers import ACTMAD, IT3, ON_BATCH, ONLINE, STATISTICS
 from paper.page import claims_table, markdown, write_page
 from paper.places import NotHereError, Place
 from paper.records import MAIN, Measured, measured
-from paper.running import GALLERIES, Task, run
-from paper.tasks import LONGEST, TASKS
+from paper.running import GALLERIES, Task, run_seeds
+from paper.tasks import TASKS
 
 COMMAND = (sys.executable, "-m", "paper")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -345,7 +344,7 @@ def test_all_sixteen_figures_and_five_tables_are_named() -> None:
     assert sum(line.startswith("table") for line in listed()) == 5
     assert [item.name for item in named("online", "table")] == list(TABLES["online"])
     assert set(DEVIATIONS) == {"all", *numbers.TASKS}
-    assert sorted(LONGEST) == sorted(TASKS) == sorted(numbers.TASKS)
+    assert sorted(TASKS) == sorted(numbers.TASKS)
 
 
 @pytest.fixture(scope="module")
@@ -495,17 +494,17 @@ def test_a_seed_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     place = Place("quick", None, tmp_path, tmp_path, made={"commit": "abc"})
     one = Task(measure, (2, 3, 4), ())
-    assert [path.name for path in run("tabular", one, place)] == [
+    assert [path.name for path in run_seeds("tabular", one, place)] == [
         "tabular-0.jsonl.xz",
         "tabular-1.jsonl.xz",
     ]
-    run("tabular", one, replace(place, seeds=3))
+    run_seeds("tabular", one, replace(place, seeds=3))
     assert seen == [0, 1, 2]
     other = replace(place, size="small", seeds=1)  # another size is another measurement
-    run("tabular", one, other)
+    run_seeds("tabular", one, other)
     assert seen == [0, 1, 2, 0]
     assert "measured by commit" not in capsys.readouterr().err
-    run("tabular", one, replace(other, made={"commit": "def"}))
+    run_seeds("tabular", one, replace(other, made={"commit": "def"}))
     assert "tabular-0.jsonl.xz was measured by commit abc: delete it" in capsys.readouterr().err
     assert seen == [0, 1, 2, 0]
     about = records.read(tmp_path)["tabular"].about
@@ -513,63 +512,22 @@ def test_a_seed_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (1, "abc", "quick"), (2, "abc", "quick")]  # fmt: skip
 
 
-def test_tasks_run_side_by_side_each_with_its_log(tmp_path: Path) -> None:
-    line = ["imagenet", "tabular", "--jobs", "2", "--size", "small", "--seeds", "1"]
+def test_what_is_missing_is_named_and_harms_no_other_task(tmp_path: Path) -> None:
+    line = ["imagenet", "tabular", "--size", "small", "--seeds", "1"]
     done = command(tmp_path, *line, data=uci(tmp_path / "data"))
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "out" / "small"
-    for name in ("tabular", "imagenet"):
-        assert f"{name} ... (progress in {folder / name / 'log.txt'})" in done.stderr
-        assert (folder / name / "log.txt").exists()
+    assert "tabular: done" in done.stderr
     assert records.read(folder / "records")["tabular"].seeds == [0]
     page = (folder / "paper.md").read_text()
-    # What is missing is named, the data or the package, and harms no other.
+    # The data or the package.
     assert "IT3_DATA has no imagenet" in page or "it needs it3-vision, which is not" in page
-
-
-def test_a_task_that_fails_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measure(name: str, *_: Any) -> Any:
-        if name == "wings":
-            raise IT3Error("the data are damaged")
-        return [tmp_path] if name == "age" else NotHereError("no data")
-
-    monkeypatch.setattr(alone, "_alone", measure)
-    place = Place("quick", None, tmp_path, tmp_path)
-    places = dict.fromkeys(("wings", "age", "cars"), place)
-    found: dict[str, Any] = {}
-    with pytest.raises(IT3Error, match="damaged"):
-        found.update(alone.side_by_side(places, 2))
-    assert set(found) == {"age", "cars"}
 
 
 def command(folder: Path, *arguments: str, data: Path) -> subprocess.CompletedProcess[str]:
     line = [*COMMAND, *arguments, "--out", str(folder / "out")]
     environment = ENVIRONMENT | {"IT3_DATA": str(data)}
     return subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_what_a_killed_run_started_ends_with_it(tmp_path: Path) -> None:
-    line = [*COMMAND, "tabular", "--quiet", "--out", str(tmp_path)]
-    with subprocess.Popen(line, env=ENVIRONMENT, stderr=subprocess.DEVNULL) as started:
-        try:
-            made = within(300, lambda: [*tmp_path.glob("quick/tabular/*.jsonl")])
-            threads = Path(f"/proc/{started.pid}/task").glob("*/children")
-            workers = [pid for thread in threads for pid in thread.read_text().split()]
-        finally:
-            started.kill()
-    assert made  # it is at work, with more splits to come
-    assert workers
-    assert within(60, lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-
-
-def within(seconds: float, found: Callable[[], Any]) -> Any:
-    """What is found, as soon as it is something, or when the time is over."""
-    end = time.monotonic() + seconds
-    while not (got := found()) and time.monotonic() < end:
-        time.sleep(0.2)
-    return got
 
 
 def uci(folder: Path) -> Path:
