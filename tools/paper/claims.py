@@ -1,6 +1,6 @@
 """What the paper says, asked of what was measured.
 
-Every claim is judged on the row "IT³ (paper)", with the trained network's statistics; where the
+Every claim is assessed on the row "IT³ (paper)", with the trained network's statistics; where the
 network has batch norm, a second time on the batch's, since the paper does not say whose it uses.
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 import torch
 
+from it3_core.evaluation.records import Record
 from it3_core.experiment.tables import pooled
 from paper import numbers
 from paper.intervals import (
@@ -125,8 +126,16 @@ def _slower(one: Measured, it3: str) -> Outcome:
     if len(levels) < 2:
         return NOT_MEASURED
     near, far = (pooled([r for r in one.records if r["level"] in some]) for some in _ends(levels))
-    found = slope(near, far, (it3, one.largest(it3)), source_of(one))
-    return outcome(found, f"{levels[0]} to {levels[-1]}")
+    ends = f"{levels[0]} to {levels[-1]}"
+    before, after = (_source_error(some) for some in (near, far))
+    if after < before:  # of roads the easy images by MSE are those of few roads, which are missed
+        found = f"without adapting the error falls, {before:.3g} to {after:.3g}"
+        return Outcome(found, "not shown", ends)
+    return outcome(slope(near, far, (it3, one.largest(it3)), source_of(one)), ends)
+
+
+def _source_error(records: list[Record]) -> float:
+    return fmean(r["error"] for r in records if r["method"] == SOURCE)
 
 
 def _ends(levels: list[str]) -> tuple[list[str], list[str]]:
@@ -198,7 +207,8 @@ def _cost(one: Measured, it3: str) -> Outcome:
     most = numbers.COSTS[one.task][IT3]
     verdict: Verdict = "reproduced" if max(mine) <= _ROUNDED * most else "not shown"
     single = span(costs(one, f"{it3}, steps: 1"))
-    return Outcome(span(mine), verdict, f"{steps_of(one)}one step {single}; ActMAD {span(actmad)}")
+    note = f"{steps_of(one)}one step {single}; ActMAD {span(actmad)}"
+    return Outcome(f"{span(mine)} passes", verdict, note)
 
 
 def costs(one: Measured, method: str) -> list[float]:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from it3_core import IT3Error
-from it3_core.experiment.figures import INK, Series, box_by_level, error_histograms
+from it3_core.experiment.figures import (
+    INK,
+    Series,
+    box_by_level,
+    draw_bars,
+    error_histograms,
+    make_plain,
+)
 from paper.claims import POINTS, actmad_of, pearson, points, split_scores
 from paper.intervals import ENOUGH
 from paper.numbers import (
@@ -27,9 +35,6 @@ from paper.numbers import (
     TTT_GREEN,
 )  # fmt: skip
 from paper.records import Measured
-
-Heights = dict[str, tuple[str, list[float | None]]]
-"""Of each method its colour, and its bars."""
 
 _BATCH = LinearSegmentedColormap.from_list("it3", BATCH_COLOURS)
 _ON_BATCH = LinearSegmentedColormap.from_list("on batch", ["#a3195b", "#e79fc4"])
@@ -59,10 +64,7 @@ def named(method: str, size: int | None) -> str:
 
 
 def boxes(one: Measured) -> Figure:
-    """Box plots of the error by level at all batch sizes; on batch statistics too, if there are.
-
-    Where levels hold the same instances and seeds are enough, a box is of the seeds' means.
-    """
+    """Box plots of the error by level at all batch sizes; on batch statistics too, if there are."""
     main = one.part()
     colours: dict[Series, str] = {
         (named(method, size), None): colour_of(method, index, len(sizes))
@@ -75,10 +77,21 @@ def boxes(one: Measured) -> Figure:
         name = named(r["method"], r["batch_size"])
         if (name, None) in colours and r["level"] in levels:
             kept.append({**r, "method": name, "batch_size": None})
-    each: Literal["seed", "instance"] = "instance"
-    if one.same and len(one.seeds) >= ENOUGH:
-        each = "seed"
+    each: Literal["seed", "instance"] = "seed" if _is_of_seeds(one) else "instance"
     return box_by_level(kept, each=each, error=str(one.about[0]["unit"]), colours=colours)
+
+
+def box_caption(one: Measured) -> str:
+    """What a box holds."""
+    what, ends = "instances of all seeds", "the 5th to the 95th percentile"
+    if _is_of_seeds(one):
+        what, ends = f"{len(one.seeds)} seeds, each its mean error", "the smallest to the largest"
+    return f"A box is the middle half of the {what}; line: median; diamond: mean; whiskers: {ends}."
+
+
+def _is_of_seeds(one: Measured) -> bool:
+    """Where levels hold the same instances and seeds are enough, a box is of the seeds' means."""
+    return one.same and len(one.seeds) >= ENOUGH
 
 
 def corruption_bars(one: Measured) -> Figure:
@@ -90,17 +103,18 @@ def corruption_bars(one: Measured) -> Figure:
     figure = Figure(figsize=(11, 3.3 * len(panels)), layout="constrained")
     for number, (it3, title) in enumerate(panels):
         axes = figure.add_subplot(len(panels), 1, number + 1)
-        heights: Heights = {}
-        for method in (SOURCE, "TTT", ACTMAD, *((STATISTICS,) if it3 == ON_BATCH else ()), it3):
+        heights, colours = {}, {}
+        others = ("TTT", actmad_of(main, it3), *((STATISTICS,) if it3 == ON_BATCH else ()))
+        for method in (SOURCE, *others, it3):
             some = one.having(method)
             sizes = some.sizes(method)
             for index, size in enumerate(sizes):
                 values = [_mean(some, method, size, f"{kind} 5") for kind in kinds]
-                colour = colour_of(method, index, len(sizes))
-                heights[named(method, size)] = (colour, [*values, _average(values)])
-        _bars(axes, heights, [*(kind.replace("_", "\n") for kind in kinds), "mean"])
-        axes.set_ylabel("error, %")
-        axes.set_title(f"IT³ on {title}", loc="left", fontsize=9)
+                heights[named(method, size)] = [*values, _average(values)]
+                colours[named(method, size)] = colour_of(method, index, len(sizes))
+        shown = [*(kind.replace("_", "\n") for kind in kinds), "mean"]
+        draw_bars(axes, heights, shown, quantity="error, %", colours=colours)
+        _finish(axes, f"IT³ on {title}")
     return figure
 
 
@@ -112,17 +126,19 @@ def severity_bars(one: Measured) -> Figure:
     figure = Figure(figsize=(9, 2.7 * len(sizes)), layout="constrained")
     for number, size in enumerate(sizes):
         axes = figure.add_subplot(len(sizes), 1, number + 1)
-        heights: Heights = {}
-        for method in (SOURCE, "Tent", "ETA", "MEMO", ACTMAD, STATISTICS, IT3, ON_BATCH):
+        heights, colours = {}, {}
+        others = ("Tent", "ETA", "MEMO", ACTMAD, f"{ACTMAD}, source statistics", STATISTICS)
+        for method in (SOURCE, *others, IT3, ON_BATCH):
             some = one.having(method)
             own = size if size in some.sizes(method) else None
             errors = [_mean(some, method, own, f" {grade}") for grade in severities]
             if any(error is not None for error in errors):
                 values = [None if error is None else 100 - error for error in errors]
-                heights[named(method, None)] = (colour_of(method, 0, 1), values)
-        _bars(axes, heights, [f"severity {grade}" for grade in severities], legend=number == 0)
-        axes.set_ylabel("accuracy, %")
-        axes.set_title(f"batches of {size}", loc="left", fontsize=9)
+                heights[named(method, None)] = values
+                colours[named(method, None)] = colour_of(method, "source stat" in method, 2)
+        shown = [f"severity {grade}" for grade in severities]
+        draw_bars(axes, heights, shown, quantity="accuracy, %", colours=colours)
+        _finish(axes, f"batches of {size}", legend=number == 0)
     return figure
 
 
@@ -137,18 +153,9 @@ def _average(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _bars(axes: Any, heights: Heights, names: Sequence[str], legend: bool = True) -> None:
-    thickness = 0.86 / max(1, len(heights))
-    places = np.arange(len(names))
-    for index, (name, (colour, values)) in enumerate(heights.items()):
-        offset = (index - (len(heights) - 1) / 2) * thickness
-        known = np.array(values, dtype=float)  # None becomes NaN, which is a gap
-        axes.bar(places + offset, known, thickness, label=name, color=colour)
-    axes.set_xticks(places, names, fontsize=8)
-    axes.margins(x=0.01)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
+def _finish(axes: Axes, title: str, legend: bool = True) -> None:
+    make_plain(axes)
+    axes.set_title(title, loc="left", fontsize=9)
     if legend:
         axes.legend(fontsize=7, ncols=4, frameon=False, loc="lower left", bbox_to_anchor=(0, 1.06))
 

@@ -233,8 +233,9 @@ def roads(place: Place, seed: int) -> Measured:
     if seed == 0:
         pairs = images_of(known, options.at, most=4).scenes, images.scenes[:4]
         write_figure(found.folder / "road-samples.png", _side_by_side(*pairs), dpi=100)
-        if window is not None:  # one image as it is, beside the windows
-            whole = images_of(shifted, options.at, most=1).scenes[:1]
+        if window is not None:  # one image as it is, beside the windows: the one with most data
+            some = images_of(shifted, options.at, most=8).scenes
+            whole = [max(some, key=lambda scene: scene.known.mean())]
             one = experiment.first
             drawn = segmented(one, whole, compared_methods(one), partial(Tiled, tile=TILE))
             write_figure(found.folder / "segmentation-whole.png", drawn, dpi=150)

@@ -29,6 +29,7 @@ _FURTHER = {
     STOPPED: "IT³, gradient stopped", ON_BATCH: "IT³ on batch statistics",
     STATISTICS: "batch statistics alone", "TTT": "TTT", ACTMAD: "ActMAD",
     SHIFTED: "IT³ (online), shifted inputs alone", VANILLA[0]: "network trained without a signal",
+    "trained further, with OOD labels": "trained further on the other half of these images' labels",
 }  # fmt: skip
 """Our rows below the paper's, at the largest batch size of each."""
 
@@ -154,14 +155,19 @@ def networks(found: Sequence[Measured]) -> Table:
     for one in found:
         steps = [about.get("paper", {}).get("source") for about in one.about]
         chosen = dict.fromkeys(f"{step['steps']:g} × {step['lr']:.0e}" for step in steps if step)
-        for part, name in ((MAIN, "{}"), (STEM, "{}, signal at the input layer")):
+        for part, name, method in (
+            (MAIN, "{}", SOURCE),
+            (STEM, "{}, signal at the input layer", SOURCE),
+            (MAIN, "{}, CORAL's head in place of the last layer, no signal", "CORAL"),
+        ):
             some = one.part(part)
-            errors = [_errors(records, method) for method in (SOURCE, VANILLA[0])
+            plain = next((name for name in VANILLA if method == SOURCE and some.sizes(name)), "")
+            errors = [_errors(records, which) for which in (method, plain)
                       for records in (some.in_distribution(), some.shifted())]  # fmt: skip
             if errors[0] == errors[1] == _UNKNOWN:
                 continue
             seeds = len({record["seed"] for record in some.records})
-            step = ", ".join(chosen) if part == MAIN else ""
+            step = ", ".join(chosen) if (part, method) == (MAIN, SOURCE) else ""
             network = name.format(one.about[0]["network"])
             lines.append([one.task, network, str(seeds), *errors, step])
     return lines

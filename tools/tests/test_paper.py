@@ -20,6 +20,7 @@ from it3_core import IT3Error
 from it3_core.evaluation.records import Record
 from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.experiment.tables import markdown_table
+from it3_core.io.files import figure_bytes
 from paper import intervals, numbers, records
 from paper.__main__ import KEPT, PAGE, main
 from paper.claims import Finding, findings, memory
@@ -33,12 +34,12 @@ from paper.intervals import (
     pearson_interval,
     slope,
 )
-from paper.items import ITEMS, MOST_BYTES, TABLES, listed, make, named, small
+from paper.items import ITEMS, TABLES, listed, make, named
 from paper.numbers import ACTMAD, IT3, ON_BATCH, ONLINE, STATISTICS
 from paper.page import claims_table, markdown, write_page
 from paper.places import NotHereError, Place
 from paper.records import MAIN, Measured, measured
-from paper.running import GALLERIES, Task, run_seeds
+from paper.running import GALLERIES, MOST_BYTES, Task, run_seeds, small_png
 from paper.tasks import TASKS
 
 COMMAND = (sys.executable, "-m", "paper")
@@ -276,6 +277,16 @@ def test_a_claim_gets_its_verdict(methods: list[Any], claim: str, expected: str)
     assert verdict({"tabular": made}, "tabular", claim) == expected
 
 
+def test_nothing_degrades_slowly_where_the_source_does_not_degrade() -> None:
+    made = task("tabular", cells(IT3, {"20 %": -3.0}, 4))
+    for record in made.records:
+        if record["level"] == "20 %":
+            record["errors"] = [error - 2.0 for error in record["errors"]]
+    (found,) = lines({"tabular": made}, "tabular", "IT³ degrades")
+    assert found.source.verdict == "not shown"
+    assert found.source.measured.startswith("without adapting the error falls, 9.9")
+
+
 def test_batch_statistics_have_a_verdict_of_their_own() -> None:
     levels = LEVELS["age"]
     made = task("age", cells(IT3, 1.0, 4, levels=levels), cells(ON_BATCH, -1.0, 4, levels=levels))
@@ -310,7 +321,7 @@ def test_memory_is_held_against_the_papers(held: float, expected: str) -> None:
     assert memory(task("imagenet")) == {}
 
 
-def test_scores_are_judged_on_their_scale(few: None) -> None:
+def test_scores_are_assessed_on_their_scale(few: None) -> None:
     found = everything()
     assert verdict(found, "wings", "the idempotence error") == "reproduced"
     pearson = lines(found, "imagenet", "idempotence error and accuracy")[0].source
@@ -363,7 +374,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
             records.write(folder, own)
     for name in GALLERIES:
-        (folder / f"{name}.png").write_bytes(small(Figure(figsize=(0.5, 0.5))))
+        (folder / f"{name}.png").write_bytes(small_png(figure_bytes(Figure(figsize=(0.5, 0.5)))))
     return folder
 
 

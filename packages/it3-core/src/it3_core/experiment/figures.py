@@ -161,6 +161,20 @@ def bars(
 ) -> Figure:
     """Bars side by side: a group a level, a bar a method; where a height is None, a gap."""
     figure, axes = plain_axes(width, 3.7, title)
+    draw_bars(axes, heights, levels, quantity=quantity, colours=colours)
+    figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    return figure
+
+
+def draw_bars(
+    axes: Axes,
+    heights: Mapping[str, Sequence[float | None]],
+    levels: Sequence[str],
+    *,
+    quantity: str,
+    colours: Mapping[str, str],
+) -> None:
+    """The same on axes that are there."""
     thickness = 0.86 / max(1, len(heights))
     places = np.arange(len(levels))
     for offset, (method, values) in zip(_offsets(len(heights), 0.86), heights.items(), strict=True):
@@ -170,8 +184,6 @@ def bars(
     axes.set_xticks(places, list(levels), fontsize=8)
     axes.set_ylabel(quantity)
     axes.margins(x=0.01)
-    figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
-    return figure
 
 
 def error_histograms(
@@ -244,12 +256,17 @@ def plain_axes(width: float, height: float = 4.0, title: str | None = None) -> t
     """A figure with one pair of axes, with no more lines than it needs."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
+    make_plain(axes)
     if title:
         axes.set_title(title, loc="left", fontsize=11)
     return figure, axes
+
+
+def make_plain(axes: Axes) -> None:
+    """Takes the lines away that nobody reads, and adds those that help to read heights."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
 
 
 def _series(record: Mapping[str, Any]) -> Series:

@@ -111,7 +111,8 @@ def qualitative(
 ) -> Figure:
     """The paper's figure: each image, some predictions by name, and the truth."""
     columns = len(predictions[0]) + 2
-    figure = Figure(figsize=(11.0, (11 / columns + 0.25) * len(scenes)), layout="constrained")
+    height = 0.3 + (11 / columns + 0.25) * len(scenes)  # of titles, and of pictures with labels
+    figure = Figure(figsize=(11.0, height), layout="constrained")
     axes = figure.subplots(len(scenes), columns, squeeze=False)
     for number, (scene, found) in enumerate(zip(scenes, predictions, strict=True)):
         scores = [score(one, scene.label, slack)[:3] for one in found.values()]
