@@ -64,8 +64,8 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
     ),
     "roads": (
         "EPFL's towns in place of RoadTracer where IT3_DATA has no roadtracer, at 1 metre a pixel.",
-        "33 images of Massachusetts, of which 26 have roads in their windows of 192 pixels, in place "
-        "of 450 and 890 of 1500.",
+        "33 images of Massachusetts, of which 26 have roads in their windows of 192 pixels, in "
+        "place of 450 and 890 of 1500.",
         "Without `--preset paper`: a quarter of DRU-Net's filters, two recurrent steps, and for "
         "half of the images a second signal with patches of another image's mask in place of the "
         "label.",

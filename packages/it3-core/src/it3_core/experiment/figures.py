@@ -110,7 +110,7 @@ def difference_by_level(
         own = [r for r in kept if _series(r) == series and r["difference"] is not None]
         places = [levels.index(row["level"]) + offsets[number] for row in own]
         values = [(row["difference"], row["low"], row["high"]) for row in own]
-        with_intervals(axes, places, values, number, colour, label(*series))
+        _with_intervals(axes, places, values, number, colour, label(*series))
     axes.set_ylabel(f"{error} minus {kept[0]['reference']}")
     axes.margins(y=0.08)
     axes.set_xlabel(f"below zero is better; bars are {100 * CONFIDENCE:g} % intervals", fontsize=9)
@@ -118,36 +118,32 @@ def difference_by_level(
     return figure
 
 
-def with_intervals(
+def _with_intervals(
     axes: Axes,
     places: Sequence[float],
     values: Sequence[tuple[float, float | None, float | None]],
     number: int,
     colour: str,
     name: str,
-    *,
-    sideways: bool = False,
 ) -> None:
     """Draws values with the ends of their intervals, where they have them, as marks with bars."""
     # Rounded values may lie a hair outside of their interval.
     below = [0.0 if low is None else max(0.0, value - low) for value, low, _ in values]
     above = [0.0 if high is None else max(0.0, high - value) for value, _, high in values]
-    middle = [value for value, _, _ in values]
-    style: dict[str, Any] = {
-        "fmt": _MARKERS[number % len(_MARKERS)],
-        "markersize": 5.5,
-        "markerfacecolor": colour,
-        "markeredgecolor": INK,
-        "markeredgewidth": 0.7,
-        "ecolor": "#555555",
-        "elinewidth": 1.0,
-        "capsize": 2,
-        "label": name,
-    }
-    if sideways:
-        axes.errorbar(middle, places, xerr=[below, above], **style)
-    else:
-        axes.errorbar(places, middle, yerr=[below, above], **style)
+    axes.errorbar(
+        places,
+        [value for value, _, _ in values],
+        yerr=[below, above],
+        fmt=_MARKERS[number % len(_MARKERS)],
+        markersize=5.5,
+        markerfacecolor=colour,
+        markeredgecolor=INK,
+        markeredgewidth=0.7,
+        ecolor="#555555",
+        elinewidth=1.0,
+        capsize=2,
+        label=name,
+    )
 
 
 def bars(

@@ -135,12 +135,10 @@ class Interval:
 _LARGER = 4  # drawn so many times larger, and shrunk: smooth edges
 
 
-def draw_faces(
-    n: int, seed: int = 0, *, size: int = 32, youngest: int = 2, oldest: int = 90
-) -> ImageSet:
-    """n faces, their ages drawn evenly from the youngest to the oldest."""
+def draw_faces(n: int, seed: int = 0, *, size: int = 32) -> ImageSet:
+    """n faces, their ages drawn evenly from 2 to 90."""
     rng = np.random.default_rng(seed)
-    ages = rng.integers(youngest, oldest + 1, n)
+    ages = rng.integers(2, 91, n)
     pixels = np.stack([draw_face(int(age), rng, size) for age in ages])
     return from_arrays(pixels, ages, f"drawn-{seed}")
 
