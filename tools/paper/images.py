@@ -119,7 +119,7 @@ def _corrupted(
     slow_severities = every_severity if every and not quick else (5,)
     most = place.of(32, 128 if every else 256, 5000)
     tested = shifts(most, every_severity if every and first else (5,))
-    compared = replace(comparison_of(experiment, tested, sizes, slow=False), memory=False)
+    compared = comparison_of(experiment, tested, sizes, slow=False)
     # The other readings and the streams of CIFAR-10 are the first seed's.
     only = None if quick or (first and not every) else [*_COMPARED, *BASELINES["imagenet"]]
     parts = {MAIN: evaluated(place, experiment, compared, only=only)}
@@ -180,7 +180,7 @@ def age(place: Place, seed: int) -> Measured:
     problem = problem_of(faces, place.options(Train, **options, **training), {"data": data})
     experiment = trained(place, problem, vanilla=_with_baselines(place, seed))
     most, sizes = place.of(24, 10**6, 10**6), BATCHES["age"] if given else (4, 16)
-    compared = replace(comparison_of(experiment, faces, sizes, most=most), memory=False)
+    compared = comparison_of(experiment, faces, sizes, most=most)
     only = (*_COMPARED, "CORAL") if given else None
     found = evaluated(place, experiment, compared, only=only)
     used = f"{network.pretrained or 'ResNet'}, {network.width}"
@@ -228,7 +228,7 @@ def roads(place: Place, seed: int) -> Measured:
     problem = problem_of(known, options, {"data": data})
     experiment = trained(place, problem, vanilla=_with_baselines(place, seed))
     images = images_of(shifted, options.at, window=window)
-    test_set = replace(comparison(experiment, images, sizes, **how), memory=False)
+    test_set = comparison(experiment, images, sizes, **how)
     found = evaluated(place, experiment, test_set, ablation=(f"{IT3}, steps: 1", SHIFTED))
     if seed == 0:
         pairs = images_of(known, options.at, most=4).scenes, images.scenes[:4]

@@ -183,21 +183,15 @@ def pearson_interval(seeds: Sequence[tuple[Sequence[str], Floats, Floats]]) -> E
     return _estimate(rng, drawn, values)
 
 
-def on_scale(
-    value: float, low: float, high: float, ends: tuple[float, float] = (0.0, 100.0)
-) -> tuple[float, float]:
-    """An interval brought into the scale: as wide on the logit as it is around the value.
-
-    For a correlation, from −1 to 1, that is Fisher's z.
-    """
-    bottom, top = ends
-    part = (value - bottom) / (top - bottom)
+def in_percent(value: float, low: float, high: float) -> tuple[float, float]:
+    """An interval brought between 0 and 100: as wide on the logit as it is around the value."""
+    part = value / 100
     if not 0 < part < 1:  # all right, or all wrong: no width is known
-        return max(low, bottom), min(high, top)
-    middle, width = math.log(part / (1 - part)), (top - bottom) * part * (1 - part)
+        return max(low, 0.0), min(high, 100.0)
+    middle, width = math.log(part / (1 - part)), 100 * part * (1 - part)
 
     def moved(end: float) -> float:
-        return bottom + (top - bottom) / (1 + math.exp(min(700.0, -middle - (end - value) / width)))
+        return 100 / (1 + math.exp(min(700.0, -middle - (end - value) / width)))
 
     return moved(low), moved(high)
 

@@ -26,7 +26,7 @@ class Item(NamedTuple):
     says: str  # what it shows
     task: str = ""  # whose records it is made from
     draw: Callable[[Measured], Figure] | None = None
-    tabulate: Callable[[Measured | None], Table] | None = None
+    tabulate: Callable[[Measured], Table] | None = None
     claims: tuple[str, ...] = ()  # the beginnings of the claims that it is about
     also: tuple[str, ...] = ()  # further tasks that the same figure is drawn of
     paper: str = ""  # what the paper reports there; of its task by default

@@ -135,8 +135,6 @@ def _item(
         f"{item.says[:1].upper()}{item.says[1:]}. `nox -s paper -- --{item.kind} {item.name}`"
     ]
     one = found.get(item.task)
-    if item.tabulate is not None and one is not None:
-        parts.append(item.tabulate(one))
     made = {} if item.tabulate else pictures(item, found, folder)
     for name, content in made.items():
         place = folder if item.is_gallery else page.parent / page.stem
@@ -145,8 +143,8 @@ def _item(
     if not made and (item.tabulate is None or one is None):
         why = missing.get(item.task)
         parts.append(f"Not measured yet: {why}." if why else "Not measured yet.")
-    if item.tabulate is not None and one is None:
-        parts.append(item.tabulate(None))  # the paper's numbers
+    if item.tabulate is not None:  # the paper's numbers, and ours where there are some
+        parts.append(item.tabulate(one or Measured(item.task, [], [])))
     tasks = [task for task in (item.task, *item.also) if task]
     if made and item.caption:
         parts.append(

@@ -109,16 +109,16 @@ def evaluated(
     ablation: Sequence[str] = (SHIFTED,),
     bare: bool = False,
 ) -> Any:
-    """An evaluation in a folder of its own; `bare` is without pictures and memory."""
+    """An evaluation in a folder of its own; `bare` is without pictures."""
     from it3_core.experiment.evaluate import evaluate
 
     more = () if bare else ablation
     every = [line for line in test_set.lines if not line.ablation or line.name in more]
     kept = [line._replace(ablation=False) for line in every if line.name not in DROPPED]
     wanted = kept if only is None else [line for line in kept if line.name in (SOURCE, *only)]
-    test_set = replace(test_set, lines=wanted)
+    test_set = replace(test_set, lines=wanted, memory=False)  # see `memory_of`
     if bare:
-        test_set = replace(test_set, pictures=lambda *_: (), memory=False)
+        test_set = replace(test_set, pictures=lambda *_: ())
     out = place.folder / f"{name}-{experiment.first.seed}"
     return evaluate(experiment, test_set, out, overwrite=True, progress=place.progress)
 

@@ -10,7 +10,7 @@ from it3_core.evaluation.records import Record
 from it3_core.experiment.tables import Table, fixed
 from paper import numbers
 from paper.claims import costs, memory, source_of, span
-from paper.intervals import ENOUGH, contrast, on_scale, over_seeds
+from paper.intervals import ENOUGH, contrast, in_percent, over_seeds
 from paper.numbers import (
     ACTMAD,
     IT3,
@@ -34,19 +34,19 @@ _FURTHER = {
 """Our rows below the paper's, at the largest batch size of each."""
 
 
-def online(name: str, one: Measured | None) -> Table:
+def online(name: str, one: Measured) -> Table:
     """A part of the paper's Table 1."""
     paper = numbers.ONLINE_TABLE[name]
     titles = [f"paper: {column}" for column in paper.columns]
     titles += [f"ours: {column}" for column in paper.columns]
     lines = [["method", *titles, "change of the error"]]
-    main = None if one is None else one.part()
+    main = one.part()
     for row, values in paper.rows.items():
         shown = [f"{value:g}" for value in values]
         method, size = _series(row, main)
         lines.append([row, *shown, *_ours(main, method, size, paper.columns)])
-    for method, title in _FURTHER.items() if main is not None else ():
-        if main is not None and main.sizes(method):
+    for method, title in _FURTHER.items():
+        if main.sizes(method):
             size = main.largest(method)
             own = _ours(main, method, size, paper.columns)
             title = title if size is None else f"{title} (batch={size})"
@@ -54,17 +54,17 @@ def online(name: str, one: Measured | None) -> Table:
     return lines
 
 
-def _series(row: str, one: Measured | None) -> tuple[str, int | None]:
+def _series(row: str, one: Measured) -> tuple[str, int | None]:
     """What we call a row of the paper's."""
     if found := re.search(r"batch=(\d+)", row):
         return IT3, int(found.group(1))
     method = ONLINE if "online" in row else SOURCE
-    return method, None if one is None else one.largest(method)
+    return method, one.largest(method)
 
 
-def _ours(one: Measured | None, method: str, size: int | None, columns: Sequence[str]) -> list[str]:
+def _ours(one: Measured, method: str, size: int | None, columns: Sequence[str]) -> list[str]:
     """Our numbers in the paper's columns, and the change of the error with its interval."""
-    if one is None or size not in one.sizes(method):
+    if size not in one.sizes(method):
         return [_UNKNOWN] * (len(columns) + 1)
     found = []
     for column in columns:
@@ -96,26 +96,25 @@ def _value(values: dict[int, list[float]], column: str) -> str:
     whole = over_seeds([torch.tensor(some, dtype=torch.double) for some in values.values()])
     if whole is None or whole.low is None or whole.high is None:
         return fixed(mean)
-    low, high = on_scale(mean, whole.low, whole.high)
+    low, high = in_percent(mean, whole.low, whole.high)
     return f"{mean:.1f} ({low:.1f} to {high:.1f})"
 
 
-def time(task: str, one: Measured | None) -> Table:
+def time(task: str, one: Measured) -> Table:
     """Inference time on out-of-distribution data, in passes of the base model."""
     lines = [["method", "paper", "ours"]]
-    main = None if one is None else one.part()
+    main = one.part()
     paper = {m: f"{times:g}×" for m, times in numbers.COSTS[task].items()}
     for method in (*paper, f"{IT3}, steps: 1"):
-        ours = "" if main is None or not main.sizes(method) else f"{span(costs(main, method))}×"
+        ours = f"{span(costs(main, method))}×" if main.sizes(method) else ""
         if method in paper or ours:
             lines.append([_plain(method), paper.get(method, _UNKNOWN), ours or _UNKNOWN])
     return lines
 
 
-def memory_table(one: Measured | None) -> Table:
+def memory_table(one: Measured) -> Table:
     """Peak memory of one batch."""
-    known = {} if one is None else memory(one)
-    paper = numbers.MEMORY
+    known, paper = memory(one), numbers.MEMORY
     lines = [["method", "paper, GB", "paper, of base", "ours, MB", "ours, of base"]]
     for method in (*paper, *(name for name in known if name not in paper)):
         cells = [method]

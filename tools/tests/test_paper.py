@@ -30,7 +30,7 @@ from paper.intervals import (
     Contrast,
     auroc_interval,
     contrast,
-    on_scale,
+    in_percent,
     pearson_interval,
     slope,
 )
@@ -234,20 +234,11 @@ class TestIntervals:
         assert auroc_interval([], []) is None
         assert pearson_interval([(levels, x, 0 * x)]) is None
 
-    @pytest.mark.parametrize("ends", [(0.0, 100.0), (-1.0, 1.0)])
-    def test_means_are_brought_into_their_scale(self, ends: tuple[float, float]) -> None:
-        bottom, top = ends
-        for part in (0.0, 0.02, 0.5, 0.999, 1.0):
-            value, wide = bottom + part * (top - bottom), 0.4 * (top - bottom)
-            low, high = on_scale(value, value - wide, value + wide, ends)
-            assert bottom <= low <= value <= high <= top
-        low, high = on_scale(50.0, 49.0, 51.0)
-        assert [low, high] == pytest.approx([49, 51], abs=0.01)
-
-    def test_on_a_correlation_it_is_fishers_z(self) -> None:
-        z, half = math.atanh(0.9), 0.05
-        _, high = on_scale(0.9, 0.9 - half, 0.9 + half, (-1.0, 1.0))
-        assert high == pytest.approx(math.tanh(z + half / (1 - 0.9**2)))
+    def test_means_are_brought_into_their_scale(self) -> None:
+        for value in (0.0, 2.0, 50.0, 99.9, 100.0):
+            low, high = in_percent(value, value - 40, value + 40)
+            assert 0 <= low <= value <= high <= 100
+        assert in_percent(50.0, 49.0, 51.0) == pytest.approx((49, 51), abs=0.01)
 
 
 # --- claims
