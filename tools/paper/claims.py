@@ -13,7 +13,6 @@ from statistics import fmean, median
 import numpy as np
 import torch
 
-from it3_core.evaluation.records import Record
 from it3_core.experiment.tables import pooled
 from paper import numbers
 from paper.intervals import (
@@ -127,15 +126,12 @@ def _slower(one: Measured, it3: str) -> Outcome:
         return NOT_MEASURED
     near, far = (pooled([r for r in one.records if r["level"] in some]) for some in _ends(levels))
     ends = f"{levels[0]} to {levels[-1]}"
-    before, after = (_source_error(some) for some in (near, far))
+    sources = ([r["error"] for r in some if r["method"] == SOURCE] for some in (near, far))
+    before, after = map(fmean, sources)
     if after < before:  # of roads the easy images by MSE are those of few roads, which are missed
         found = f"without adapting the error falls, {before:.3g} to {after:.3g}"
         return Outcome(found, "not shown", ends)
     return outcome(slope(near, far, (it3, one.largest(it3)), source_of(one)), ends)
-
-
-def _source_error(records: list[Record]) -> float:
-    return fmean(r["error"] for r in records if r["method"] == SOURCE)
 
 
 def _ends(levels: list[str]) -> tuple[list[str], list[str]]:

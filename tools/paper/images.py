@@ -101,7 +101,6 @@ def _corrupted(
     if not drawn:
         training = {"tuned": f"{sizes[-1]}:1024", **training}  # the paper's step is chosen at it
     folder = None if drawn else place.given("imagenet-c" if every else "cifar-c")
-
     own = not quick and not every  # whether TTT has a network of its own, trained with rotations
 
     def problem(folder: str = "experiment", **changed: Any) -> Any:
