@@ -15,7 +15,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from it3_core import IT3Error
-from it3_core.experiment.verbs import Positive, Quiet, application, run
+from it3_core.experiment.verbs import NotNegative, Positive, Quiet, application, run
 from it3_core.io.files import make_folder
 from paper import records
 from paper.items import listed, make, named
@@ -43,6 +43,7 @@ def paper(
     size: Size = "quick",
     preset: Preset | None = None,
     seeds: Positive | None = None,
+    seed: NotNegative | None = None,
     figure: str | None = None,
     table: str | None = None,
     list_items: Annotated[bool, Parameter(name="--list")] = False,
@@ -64,6 +65,7 @@ def paper(
         size: How much to measure: quick takes minutes, small up to two hours a seed and task.
         preset: The paper's own protocol (networks, losses, data), which takes a GPU.
         seeds: Training seeds of each task; the size's number by default.
+        seed: This training seed alone, so that several machines can share a task.
         figure: Make one figure: its name, see --list.
         table: Make one table.
         list_items: Name the paper's figures and tables.
@@ -89,7 +91,7 @@ def paper(
         known = records.read(kept)
         needed = {item.task for item in items if item.task and item.task not in known}
         wanted = (*wanted, *sorted(needed - set(wanted)))
-    place = Place(size, _data(), folder, kept, preset, seeds, not quiet, _made())
+    place = Place(size, _data(), folder, kept, preset, seeds, seed, not quiet, _made())
     missing = _measured(wanted, place)
     if keep:
         _keep(kept, [*tasks, *(item.task for item in items if item.task)] or list(TASKS))

@@ -48,6 +48,7 @@ class Place:
     records: Path  # the folder where what was measured is kept
     preset: Preset | None = None  # the paper's own protocol
     seeds: int | None = None  # training seeds; the size's by default
+    seed: int | None = None  # this one alone
     progress: bool = True
     made: Mapping[str, str] = field(default_factory=dict)  # commit, command, machine
 

@@ -53,7 +53,8 @@ class Task(NamedTuple):
 def run_seeds(name: str, task: Task, place: Place) -> list[Path]:
     """Measures the seeds that are not there yet; a file for each."""
     found = []
-    for seed in range(place.seeds or place.of(*task.seeds)):
+    every = range(place.seeds or place.of(*task.seeds))
+    for seed in every if place.seed is None else [place.seed]:
         path = path_of(place.records, name, seed)
         found.append(path)
         asked = {
