@@ -304,6 +304,9 @@ with torch.inference_mode():
     ("call", "hint"),
     [
         (lambda: Source(NET, Regression())(torch.zeros(4, 3, device="meta")), "'meta'"),
+        (lambda: Source(copy.deepcopy(NET).to("meta"), Regression())(IDS), "network .* 'meta'"),
+        (lambda: fit(copy.deepcopy(NET).to("meta"), Regression(), (IDS, IDS[:, 0])), "'meta'"),
+        (lambda: Source(NET, Regression())({"other": IDS.float()}), "be Tensor, not dict"),
         (lambda: Source(NET, Regression())((IDS, IDS / 0)), "Inf in 12 of 12"),
         (lambda: Source(NET, Regression())(torch.full((4, 3), -INF)), "Inf in 12 of 12"),
         (lambda: Source(NET, Regression())((IDS * NAN).to_sparse()), "NaN in 12 of 12"),
