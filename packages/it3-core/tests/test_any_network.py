@@ -422,6 +422,10 @@ def test_complex_weights_are_trained_saved_and_adapted(
     if signal:
         for kind in METHODS:
             assert kind(model, adapter)(x).prediction.isfinite().all()
+        stream, resumed = (OnlineIT3(one, adapter, gate=None) for one in (model, again))
+        stream(x)
+        resumed.load_state_dict(stream.state_dict())
+        assert torch.equal(resumed(x).prediction, stream(x).prediction)
 
 
 def test_a_training_is_not_lost_when_its_last_checkpoint_can_t_be_written(tmp_path: Path) -> None:

@@ -199,9 +199,9 @@ class OnlineIT3(StreamMethod):
             return super().state_dict() | averages | {"usual": self._usual} if averages else {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        averages, usual = under("ema.", state), state.get("usual", torch.zeros(3 if not state else 0))
-        whole = averages.keys() == under("weights.", state).keys() and usual.dim() == 1
-        if not whole or len(usual) < 3 or bool((usual < 0).any()):
+        averages, none = under("ema.", state), torch.zeros(0 if state else 3)
+        usual, same = state.get("usual", none), averages.keys() == under("weights.", state).keys()
+        if not same or usual.dim() != 1 or len(usual) < 3 or bool((usual < 0).any()):
             raise IT3Error("this state is not of OnlineIT3: take what its state_dict() returned")
         with self._lock:
             super().load_state_dict(state)
