@@ -129,7 +129,7 @@ class StreamMethod:
         if self._resumed:
             for name, like in descent.weights.items():
                 if self._resumed.get(f"weights.{name}", like).dtype != like.dtype:
-                    raise IT3Error(f"this state is not of {like.dtype} in {name}, as the network is")
+                    raise IT3Error(f"this state is not of {like.dtype} in {name}, as now")
             descent.restore({k: v.to(like.device) for k, v in self._resumed.items()})
             self._resumed = {}
         self._descent = descent
