@@ -110,7 +110,7 @@ NETWORKS = {  # those that the default was chosen on, and those that it is judge
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {  # their package, and options of its evaluation
     "wings": ("it3_aero", {}),
     "cars": ("it3_aero", {}),
-    "age": ("it3_vision", {}),
+    "age": ("it3_vision", {"most": 100}),  # faces of a level
     "roads": ("it3_vision", {"resolution": 1.0, "window": 192, "tile": 112}),
 }
 
