@@ -258,5 +258,7 @@ def bench(session: nox.Session) -> None:
     if what not in BENCHES:
         session.error(f"there is no benchmark {what!r}: name one of {', '.join(BENCHES)}")
     peers = ["torch-ttt==0.0.2", "einops", "numpy"] if what == "core" else []
-    install(session, *peers, packages=TESTED_WITH[BENCHES[what]])
+    all_tasks = what == "streams"
+    packages = list(WHOLE.values()) if all_tasks else TESTED_WITH[BENCHES[what]]
+    install(session, *peers, packages=packages)
     session.run("python", f"tools/bench/{what}.py", *options)

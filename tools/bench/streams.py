@@ -2,10 +2,10 @@
 
     nox -s bench -- streams cause
     nox -s bench -- streams hold [BATCHES [NETWORK...]]
-    nox -s bench -- streams ordered wings|cars EXPERIMENT DATA
+    nox -s bench -- streams ordered wings|cars|age|roads EXPERIMENT DATA
 
 Each prints a table and draws a picture, of which docs/streams.md of it3-core is made. `hold` needs
-IT3_DATA with uci and mnist; `ordered` what `it3-aero wings generate` and `train` made.
+IT3_DATA with uci and mnist; `ordered` what `it3-aero wings generate` and `train` made, and so on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import gzip
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from it3_aero.cars.task import TASK as CARS
-from it3_aero.shapes.options import Evaluate
-from it3_aero.wings.task import TASK as WINGS
 from it3_core import (
     Adaptation,
     Adapter,
@@ -41,6 +39,7 @@ from it3_core.experiment.folder import load
 from it3_core.experiment.statistics import summarise
 from it3_core.experiment.tables import markdown, markdown_table, pooled
 from it3_core.io.files import write_figure
+from it3_vision.roads.tiling import Tiled
 
 DOCS = Path(__file__).parents[2] / "packages" / "it3-core" / "docs"
 PAPER: dict[str, Any] = {"pull": 0.0, "gate": None}  # its moving average, and what ours was
@@ -105,6 +104,14 @@ NETWORKS = {  # those that the default was chosen on, and those that it is judge
     "power-plant (judged)": partial(table, "power-plant", 0, 11),
     "MNIST, 10 classes (judged)": partial(digits, 12),
     "protein, 3 classes (judged)": partial(table, "protein-tertiary-structure", 3, 13),
+}
+
+
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {  # their package, and options of its evaluation
+    "wings": ("it3_aero", {}),
+    "cars": ("it3_aero", {}),
+    "age": ("it3_vision", {"most": 100}),  # faces of a level
+    "roads": ("it3_vision", {"resolution": 1.0, "window": 192, "tile": 112}),
 }
 
 
@@ -188,31 +195,36 @@ def errors(network: Trained, batches: int, settings: dict[str, Any]) -> list[lis
 
 
 def ordered(task: str, folder: str, data: str) -> None:
-    """The paper's stream of growing shift, once through all levels, the usual one first."""
-    shapes = {"wings": WINGS, "cars": CARS}[task]
-    experiment = load(folder, task, shapes.restore)
-    test = shapes.test_set(experiment, Evaluate(data=Path(data)))
-    given: Mapping[str, Any] = test.levels
-    levels = {name: (level.x, level.y) for name, level in given.items()}
+    """The stream of growing shift, once through all levels, the usual one first."""
+    package, options = TASKS[task]
+    module = import_module(f"{package}.{task}.task")
+    experiment = load(folder, task, module.TASK.restore)
+    test = module.TASK.test_set(experiment, module.Evaluate(data=Path(data), **options))
     records = []
     for one in experiment.networks:
         model, adapter = one.model, one.adapter
         methods: dict[str, Any] = {"source": Source(model, adapter),
                    "now": OnlineIT3(model, adapter),
                    "before": OnlineIT3(model, adapter, **PAPER)}  # fmt: skip
-        records += evaluate(methods, levels, adapter.error, batch_sizes=[1, 4, 16], seed=one.seed,
+        if "tile" in options:
+            methods = {name: Tiled(method, options["tile"]) for name, method in methods.items()}
+        levels = {name: (level(one) if callable(level) else level)[:2]
+                  for name, level in test.levels.items()}  # fmt: skip
+        records += evaluate(methods, levels, test.measure, batch_sizes=[1, 4, 16], seed=one.seed,
                             in_distribution=test.in_distribution, streams=["before", "now"],
                             once=["source"], progress=False)  # fmt: skip
+        print(f"seed {one.seed} done", file=sys.stderr)
     inside = [record for record in records if record["in_distribution"]]
     rows = summarise([*inside, *pooled(records)])
     print(f"{len(experiment.networks)} seeds\n\n{markdown(rows)}")
     lines: dict[str, list[float]] = {}
-    for method, size in (("source", None), ("before", 4), ("now", 4)):
+    for method, size in (("source", None), ("before", 4), ("now", 4), ("now", 1)):
         means = [torch.tensor([r["errors"] for r in records if r["level"] == level
                                and (r["method"], r["batch_size"]) == (method, size)]).mean(0)
-                 for level in levels]  # fmt: skip
-        lines[method] = torch.cat(means).unfold(0, 9, 1).mean(1).tolist()
-    draw(task, {"mean error over seeds and 9 shapes": lines}, 1)
+                 for level in test.levels]  # fmt: skip
+        named = f"{method}, batches of {size}" if size else method
+        lines[named] = torch.cat(means).unfold(0, 9, 1).mean(1).tolist()
+    draw(task, {f"mean error over seeds and 9 {test.noun}s": lines}, 1)
 
 
 def draw(name: str, panels: dict[str, Curves], unit: int) -> None:

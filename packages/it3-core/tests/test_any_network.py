@@ -304,6 +304,9 @@ with torch.inference_mode():
     ("call", "hint"),
     [
         (lambda: Source(NET, Regression())(torch.zeros(4, 3, device="meta")), "'meta'"),
+        (lambda: Source(copy.deepcopy(NET).to("meta"), Regression())(IDS), "network .* 'meta'"),
+        (lambda: fit(copy.deepcopy(NET).to("meta"), Regression(), (IDS, IDS[:, 0])), "'meta'"),
+        (lambda: Source(NET, Regression())({"other": IDS.float()}), "be Tensor, not dict"),
         (lambda: Source(NET, Regression())((IDS, IDS / 0)), "Inf in 12 of 12"),
         (lambda: Source(NET, Regression())(torch.full((4, 3), -INF)), "Inf in 12 of 12"),
         (lambda: Source(NET, Regression())((IDS * NAN).to_sparse()), "NaN in 12 of 12"),
@@ -419,6 +422,10 @@ def test_complex_weights_are_trained_saved_and_adapted(
     if signal:
         for kind in METHODS:
             assert kind(model, adapter)(x).prediction.isfinite().all()
+        stream, resumed = (OnlineIT3(one, adapter, gate=None) for one in (model, again))
+        stream(x)
+        resumed.load_state_dict(stream.state_dict())
+        assert torch.equal(resumed(x).prediction, stream(x).prediction)
 
 
 def test_a_training_is_not_lost_when_its_last_checkpoint_can_t_be_written(tmp_path: Path) -> None:

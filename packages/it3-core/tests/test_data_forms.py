@@ -48,6 +48,10 @@ FORMS: dict[str, Callable[[], Any]] = {
 }
 BATCHES: dict[str, Callable[[], Any]] = {
     "batches": lambda: [*zip(X.split(16), Y.split(16), strict=True)],
+    "batches that are loaded": lambda: DataLoader(
+        [*zip(X.split(16), Y.split(16), strict=True)],  # type: ignore[arg-type]
+        None,
+    ),
 }
 
 WEIGHTED = DataLoader(TensorDataset(X, Y), 4, sampler=WeightedRandomSampler([1] * 48, 48))
@@ -96,12 +100,12 @@ def test_inputs_alone_where_no_label_is_needed() -> None:
     assert choose_step(net, A, [X]).tried == choose_step(net, A, iter([(X, Y)])).tried
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *BATCHES])
 def test_fit_takes_every_form_and_ends_with_the_same_weights(form: str) -> None:
     one, other = model(), model()
     how: dict[str, Any] = {"epochs": 2, "progress": False, "validation": 0.25}
     fit(one, A, (X, Y), batch_size=16 if "Loader" in form else None, **how)
-    data = FORMS[form]()
+    data = (FORMS | BATCHES)[form]()
     fit(other, A, data, **how)
     torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
     fit(other, A, data, **how | {"validation": data})
@@ -135,11 +139,8 @@ def test_fit_on_graphs_with_a_label_for_each_node(build: Any) -> None:
         (lambda net: tune(net, A, X, shifts={"s": noisy}), "labels are needed"),
         (lambda net: tune(net, A, iter([]), shifts={"s": noisy}), "there are no data"),
         (lambda net: Trust.fit(net, A, [(X, Y, Y)]), "this one has 3"),
-        (lambda net: fit(net, A, iter([])), "not a list_iterator"),
-        (
-            lambda net: fit(net, A, DataLoader(TensorDataset(X, Y), None)),
-            "draws the rows itself",
-        ),
+        (lambda net: fit(net, A, iter([])), "there are no data"),
+        (lambda net: evaluate({"source": Source(net, A)}, {"clean": (X, Y, Y)}, A.error), "labels"),
         (lambda net: fit(net, A, WEIGHTED), "draws the rows itself"),
     ],
 )

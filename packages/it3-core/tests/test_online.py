@@ -106,6 +106,7 @@ def test_reset_forgets_the_stream(case: Any) -> None:
         (lambda state: {"optimizer.first": state["optimizer.first"] * NAN}, "optimizer.first"),
         (lambda state: {"ema.model.2.bias": state["ema.model.2.bias"] * NAN}, "ema.model.2.bias"),
         (lambda state: {"usual": torch.full((3,), NAN)}, "usual"),
+        (lambda state: {"usual": -torch.ones(3)}, "not of OnlineIT3"),
         (lambda state: {"ema.model.2.bias": torch.zeros(9)}, "ema.model.2.bias.*another network"),
         (lambda state: {"optimizer.first": torch.zeros(9)}, "optimizer.first.*another network"),
         (lambda state: {"weights.other": torch.zeros(1)}, "not of OnlineIT3"),
@@ -229,3 +230,11 @@ def test_the_defaults_hold_on_usual_data_and_still_learn(classes: int) -> None:
     drifting = torch.rand(200 * 16, 2) + torch.linspace(0, 1, 200 * 16)[:, None] * torch.eye(2)[0]
     mine, sources = errors(drifting)
     assert mine <= (1.05 if classes else 0.9) * sources
+
+
+def test_single_inputs_open_the_gate_together() -> None:
+    model, adapter, _ = trained(0)
+    stream = OnlineIT3(model, adapter)
+    assert sum(stream(row).steps for row in torch.rand(600, 2).split(1)) <= 30
+    shifted = torch.rand(200, 2) + torch.tensor([0.5, 0])
+    assert sum(stream(row).steps for row in shifted.split(1)) >= 150

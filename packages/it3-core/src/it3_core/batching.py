@@ -23,6 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from it3_core.errors import IT3Error
 
+ON_META = "the {} is on the device 'meta', where nothing has values: fill it"
+
 Data = tuple[Any, Tensor] | Dataset[Any] | Iterable[Any]
 """Inputs and labels in any of the forms above."""
 
@@ -197,7 +199,7 @@ def check_input(x: Any, dtype: torch.dtype | None = None) -> int:
         raise IT3Error("the batch is empty: there is nothing to answer")
     for part in tensors(x):
         if part.is_meta:
-            raise IT3Error("the input is on the device 'meta', where nothing has values: fill it")
+            raise IT3Error(ON_META.format("input"))
         if not part.is_floating_point():
             continue
         if dtype is not None and part.dtype != dtype:

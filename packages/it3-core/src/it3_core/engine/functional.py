@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from it3_core.batching import check_input, map_tensors, refused, tensors
+from it3_core.batching import ON_META, check_input, map_tensors, refused, tensors
 from it3_core.engine.fast_path import no_fast_path
 from it3_core.engine.inner_optimizer import (
     Blend,
@@ -129,6 +129,8 @@ class FunctionalModel:
             raise IT3Error(
                 f"the network has lost weights ({problem}): make the method anew"
             ) from problem
+        if any(value.is_meta for value in values.values()):
+            raise IT3Error(ON_META.format("network"))
         for name in copied:
             values[name] = values[name].clone()
         return values
@@ -211,9 +213,9 @@ class Session:
             versions = {name: tensor._version for name, tensor in merged.items()}
         try:
             output = self._shell.run(merged, x, signal, record, shared)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, IT3Error):
             raise
-        except (RuntimeError, IndexError) as problem:
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as problem:
             raise refused(x, problem) from problem
         self._written |= {
             name for name, version in versions.items() if merged[name]._version > version

@@ -145,7 +145,7 @@ def select(module: nn.Module, wanted: Parameters) -> tuple[str, ...]:
         affine = frozenset(affine_names(module))
         chosen = [name for name in named if name in affine]
         if not chosen:
-            raise IT3Error("the network has no normalisation layer to adapt: name other parameters")
+            raise IT3Error("the network has no normalisation layer, whose scales could adapt")
     elif callable(wanted):
         chosen = [name for name, parameter in named.items() if wanted(name, parameter)]
     else:

@@ -110,7 +110,7 @@ def evaluate(
         raise IT3Error(f"batch_sizes must be whole numbers from 1 up, not {list(batch_sizes)}")
     for level, data in levels.items():
         if isinstance(data, tuple):  # now, and not after an hour
-            _check_level(level, *data)
+            _check_level(level, *whole(data))
     file = None if path is None else Path(path)
     finished = {} if file is None else {cell_of(one): one for one in continue_records(file)}
     labels = {size: _labels(methods, once, size, largest=size == sizes[0]) for size in sizes}

@@ -30,6 +30,7 @@ from it3_core.model.losses import idempotence_loss, second_pass
 
 _FIRST = 64  # inputs of a stream that count as usual, whatever they are
 _FALSE_ALARMS = 0.01  # of a stream's own gate
+_RECENT = 16  # inputs whose errors are looked at together, whatever batches they came in
 
 
 @dataclass(eq=False, repr=False)
@@ -43,7 +44,7 @@ class OnlineIT3(StreamMethod):
     Alone that drifts without end: where f goes, its average follows, and nothing leads back. So
     a batch in which the gate finds nothing unusual is answered by the network as it was trained,
     and every batch leads the weights back a little: a stream may run for days on usual data. See
-    docs/streams.md. Batches of four or more: a single input is seldom unusual enough.
+    docs/streams.md.
 
     Args:
         model: a conditioned network, called as `model(x, signal)`.
@@ -51,10 +52,10 @@ class OnlineIT3(StreamMethod):
         decay: fraction of the moving average that a batch keeps, from 0 to 1; 1 is a frozen F.
         pull: fraction of the way to the trained weights that f and its average go back after
             every batch; 0 is the paper's.
-        gate: which batches are adapted to, by the trained network's idempotence error: those
-            that are unusual for this `"stream"`, whose first 64 inputs count as usual, or for
-            a `Gate` of validation errors, which a stream needs that is shifted from its start.
-            None is the paper's: all.
+        gate: which batches are adapted to, by the trained network's idempotence error on them
+            and on those before, 16 inputs together: those that are unusual for this `"stream"`,
+            whose first 64 inputs count as usual, or for a `Gate` of validation errors, which a
+            stream needs that is shifted from its start. None is the paper's: all.
         steps, lr, optimizer, parameters, anchor_gradient, power, norm: as for `IT3`.
         trust_region: answers move no further than to y1, and the weights go that fraction of their
             way.
@@ -106,7 +107,8 @@ class OnlineIT3(StreamMethod):
         with self._lock:
             super().reset()
             self._ema: Weights = {}
-            # The gate's: how many usual errors there were, their mean, their squared deviations.
+            # The gate's: how many usual errors there were, their mean, their squared deviations;
+            # then the last errors, usual or not.
             self._usual = torch.zeros(3, dtype=torch.float64)
 
     def _answer(self, run: Session, descent: InnerOptimizer, x: Any, neutral: Tensor) -> Adaptation:
@@ -167,22 +169,24 @@ class OnlineIT3(StreamMethod):
             errors = self.adapter.distance(y1, y0)
         warn_if_insensitive(run, self.adapter, x, y0, y1)
         answer = Adaptation(y0.clone(), y0, 0, before=errors)
-        errors = errors.double()
+        errors = errors.to(self._usual)
         batch, new = len(errors), float(errors.mean())
         if not math.isfinite(new):
             return None  # the step's to tell
-        if isinstance(self.gate, Gate):
-            return None if self.gate.opens(errors) else answer
-        n, mean, squares = self._usual.tolist()
-        if n >= _FIRST:  # the mean of n errors is known to std / √n, too
-            std = math.sqrt(squares / (n - 1) * (1 + batch / n))
-            if Gate(mean, std, _FALSE_ALARMS).opens(errors):
-                return None
-        off, total = new - mean, n + batch
-        squares += float((errors - new).square().sum()) + off**2 * n * batch / total
-        known = [total, mean + off * batch / total, squares]
-        self._usual = torch.tensor(known, dtype=torch.float64)
-        return answer
+        (n, mean, squares), recent = self._usual[:3].tolist(), self._usual[3:]
+        recent = torch.cat([recent, errors])[-max(batch, _RECENT) :]
+        opens, gate = False, self.gate
+        if gate == "stream" and n >= _FIRST:  # the mean of n errors is known to std / √n, too
+            std = math.sqrt(squares / (n - 1) * (1 + len(recent) / n))
+            gate = Gate(mean, std, _FALSE_ALARMS)
+        if isinstance(gate, Gate):
+            opens = gate.opens(recent)
+        if not opens:
+            off, total = new - mean, n + batch
+            squares += float((errors - new).square().sum()) + off**2 * n * batch / total
+            n, mean = total, mean + off * batch / total
+        self._usual = torch.cat([recent.new_tensor([n, mean, squares]), recent[-_RECENT:]])
+        return None if opens else answer
 
     def _average(self, run: Session, ema: Weights, shared: bool, x: Any, signal: Tensor) -> Tensor:
         """f_EMA(x, signal)."""
@@ -195,8 +199,9 @@ class OnlineIT3(StreamMethod):
             return super().state_dict() | averages | {"usual": self._usual} if averages else {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        averages, usual = under("ema.", state), state.get("usual", torch.zeros(3))
-        if averages.keys() != under("weights.", state).keys() or usual.shape != (3,):
+        averages, none = under("ema.", state), torch.zeros(0 if state else 3)
+        usual, same = state.get("usual", none), averages.keys() == under("weights.", state).keys()
+        if not same or usual.dim() != 1 or len(usual) < 3 or bool((usual < 0).any()):
             raise IT3Error("this state is not of OnlineIT3: take what its state_dict() returned")
         with self._lock:
             super().load_state_dict(state)

@@ -127,9 +127,9 @@ class StreamMethod:
     def _begin(self, run: Session, x: Any, neutral: Tensor) -> InnerOptimizer:
         descent = InnerOptimizer(run.chosen(x, neutral), self.optimizer, self.lr)
         if self._resumed:
-            like = next(iter(descent.weights.values()))
-            if any(v.dtype != like.dtype for k, v in self._resumed.items() if k[:8] == "weights."):
-                raise IT3Error(f"this state is not of {like.dtype}, as the network's weights are")
+            for name, like in descent.weights.items():
+                if self._resumed.get(f"weights.{name}", like).dtype != like.dtype:
+                    raise IT3Error(f"this state is not of {like.dtype} in {name}, as now")
             descent.restore({k: v.to(like.device) for k, v in self._resumed.items()})
             self._resumed = {}
         self._descent = descent

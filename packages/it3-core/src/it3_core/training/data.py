@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data.sampler import RandomSampler, SequentialSampler
 
-from it3_core.batching import check_input, count, map_tensors, take, tensors
+from it3_core.batching import check_input, count, map_tensors, take, tensors, whole
 from it3_core.errors import IT3Error
 from it3_core.io.tensors import digest
 
@@ -41,9 +41,15 @@ class Rows:
             if collate is not None:
                 raise IT3Error("collate belongs to a Dataset: leave it out")
             return cls._of_pair(data, dtype)
+        if isinstance(data, DataLoader) and data.batch_size is None:
+            data = iter(data)
+        if isinstance(data, Iterator):
+            data = [*data]
+        if isinstance(data, list) and collate is None and all(map(_is_batch, data)):
+            return cls._of_pair(whole(data), dtype)
         if isinstance(data, DataLoader):
             drawn = type(data.sampler) not in (RandomSampler, SequentialSampler)
-            if data.batch_size is None or (drawn and not isinstance(data.dataset, IterableDataset)):
+            if drawn and not isinstance(data.dataset, IterableDataset):
                 raise IT3Error("fit draws the rows itself: give the DataLoader's Dataset alone")
             data, collate = data.dataset, collate or data.collate_fn
         if isinstance(data, IterableDataset):
@@ -161,6 +167,12 @@ def _from_dataset(dataset: Any, collate: Collate, rows: list[int]) -> Batch:
     if isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor):
         return batch[0], batch[1]
     raise IT3Error("a batch of the Dataset must be a pair (x, y), with y a tensor: see collate")
+
+
+def _is_batch(row: Any) -> bool:
+    """Whether this is a batch (x, y), not one row of a Dataset that is a list."""
+    pair = isinstance(row, tuple | list) and len(row) == 2 and isinstance(row[1], Tensor)
+    return pair and row[1].dim() > 0 and count(row[0]) == len(row[1])
 
 
 def _unchanged(batch: Any) -> Any:

@@ -29,6 +29,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
+from it3_core.batching import ON_META
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.io.files import remove_leftovers
 from it3_core.io.progress import Progress
@@ -373,6 +374,8 @@ def processes(device: torch.device) -> Iterator[ProcessGroup]:
 
 def device_of(model: nn.Module, device: torch.device | str | None) -> torch.device:
     """Where to train: the model's device, or the one asked for; "cuda" is each process's own."""
+    if any(weight.is_meta for weight in model.parameters()):
+        raise IT3Error(ON_META.format("network"))
     if device is None:
         return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     device = torch.device(device)
