@@ -51,11 +51,13 @@ from it3_core.training.data import cut
 from it3_core.training.fit import Loss, fit
 from it3_core.training.frozen import freeze, layers_before
 from it3_core.training.resume import History
-from it3_core.trust.calibration import Trust
-from it3_core.trust.candidates import Candidate, Tuning, default_candidates
-from it3_core.trust.tune import ExtrapolationSplit, extrapolation_split, tune
+from it3_core.trust.candidates import Candidate, Tuned, Tuning, default_candidates, default_scores
+from it3_core.trust.conformal import Predictor, calibrate
+from it3_core.trust.tune import ExtrapolationSplit, apart, extrapolation_split, tune
 
 _BATCH = 64  # rows of a forward pass
+_FITTED = 2000  # training rows that scores of features learn from
+_CALIBRATION = 5000  # rows of calibration that are kept in memory
 _PAPER_ROWS = 32  # inputs of each shift that the paper's step is chosen on
 
 
@@ -195,7 +197,7 @@ def _extrapolation(fitting: _Fitting) -> list[ExtrapolationSplit]:
         short = replace(recipe, epochs=epochs, seed=recipe.seed + 1000 * number)
         name = f"extrapolation-{number + 1}"
         model, _ = fitting.fit(name, problem.loss, rows, validation, short)
-        found.append(ExtrapolationSplit(model, x, y))
+        found.append(ExtrapolationSplit(model, x, y, data.plain(rows[:_FITTED])[0]))
     return found
 
 
@@ -212,30 +214,9 @@ def _network(
     model.eval()
     freeze(model, problem.recipe.freeze_until)
     statistics = {} if problem.statistics is None else problem.statistics(model, data)
-    tunings: dict[int, Tuning] = {}
-    largest: Trial | None = None
-    for trial in problem.trials(model, data) if problem.trials else ():
-        largest = trial if largest is None or trial.batch_size > largest.batch_size else largest
-        if not trial.candidates:
-            continue
-        tried = splits
-        if problem.extrapolation is not None and problem.extrapolation.side == "both":
-            rows = [one_sided(one.y, trial.batch_size, count(trial.y)) for one in splits]
-            tried = [
-                ExtrapolationSplit(one.model, take(one.x, some), take(one.y, some))
-                for one, some in zip(splits, rows, strict=True)
-            ]
-        tunings[trial.batch_size] = tune(
-            model,
-            adapter,
-            (trial.x, trial.y),
-            shifts=trial.shifts,
-            extrapolation=tried or None,
-            candidates=trial.candidates,
-            batch_size=trial.batch_size,
-            max_harm=trial.max_harm,
-            progress=progress,
-        )
+    trials = list(problem.trials(model, data)) if problem.trials else []
+    predictors = _predictors(problem, data, model, trials, splits, progress)
+    errors = torch.cat([Source(model, adapter)(part).error_before for part in batches(x, _BATCH)])
     return Network(
         seed=problem.recipe.seed,
         model=model,
@@ -243,18 +224,75 @@ def _network(
         answers=problem.answers,
         settings={**problem.settings, **data.settings},
         statistics=statistics,
-        tunings=tunings,
-        trust=Trust.fit(model, adapter, (x, y)),
+        predictors=predictors,
         history=history.describe(),
         measured={
             "validation_error": mean_error(model, adapter, x, y),
             "validation_rows": count(x),
             "training_rows": len(data.rows),
             "sensitivity": sensitivity(model, adapter, take(x, slice(0, 500))),
+            "usual_error": [float(errors.double().mean()), float(errors.double().std())],
             "skipped": list(data.skipped[:100]),
         },
-        paper={} if largest is None else _paper_steps(model, adapter, largest),
+        paper=_paper_steps(model, adapter, max(trials, key=lambda one: one.batch_size))
+        if trials
+        else {},
     )
+
+
+def _predictors(
+    problem: Problem,
+    data: TrainingData,
+    model: nn.Module,
+    trials: Sequence[Trial],
+    splits: list[ExtrapolationSplit],
+    progress: bool,
+) -> dict[str, Predictor]:
+    """For rows, and batches of each size: what is chosen, and calibrated on rows of its own."""
+    adapter, seed = data.adapter, problem.recipe.seed
+    kept = list(data.calibration)[:_CALIBRATION]
+    groups = None if data.groups is None else data.groups[kept]
+    parts = apart(len(kept), [3, 1], seed, groups)
+    limits, rest = (data.plain([kept[row] for row in part]) if part else None for part in parts)
+    fitted = data.plain(list(data.seen or data.rows)[:_FITTED])[0] if problem.features else None
+    chosen: dict[str, Tuning] = {}
+    for trial in trials:
+        if trial.candidates and limits is not None and rest is not None:
+            unit = "row" if trial.rows else trial.batch_size
+            chosen[str(unit)] = tune(
+                model, adapter, (trial.x, trial.y), shifts=trial.shifts, thresholds=limits,
+                extrapolation=splits or None, candidates=trial.candidates, scores=trial.scores,
+                train=fitted, layer=problem.features, unit=unit,  # type: ignore[arg-type]
+                max_harm=trial.max_harm, progress=progress,
+            )  # fmt: skip
+    if "row" not in chosen:
+        some = next(iter(chosen.values()), None)
+        kinds = trials[0].scores if trials and trials[0].scores else default_scores(model, adapter)
+        why = (
+            "No adaptation of single rows." if some else "No adaptation: nothing was to be chosen."
+        )
+        doubt = some.doubt if some else next(iter(kinds), None)
+        plain = Tuning(Candidate("Source"), why, doubt=doubt)
+        if some is not None:
+            kept_of = {k: v for k, v in some.tensors.items() if k.startswith("doubt.")}
+            plain = replace(plain, scores=some.scores, rows=some.rows, widths=some.widths,
+                            tensors=kept_of)  # fmt: skip
+        chosen = {"row": plain, **chosen}
+    return {
+        name: _calibrated(one.build(model, adapter), rest, data.plain(data.validation))
+        for name, one in chosen.items()
+    }
+
+
+def _calibrated(method: Tuned, rest: Any, validation: Any) -> Predictor:
+    """By whole batches where it takes these; without rows of its own it promises nothing."""
+    unit = method.tuning.unit
+    data = rest if rest is not None and count(rest[0]) > 1 else None
+    if data is not None and isinstance(unit, int):
+        whole = count(data[0]) - count(data[0]) % unit
+        data = (take(data[0], slice(0, whole)), take(data[1], slice(0, whole))) if whole else None
+    found = calibrate(method, validation if data is None else data)
+    return found if data is not None else replace(found, misses=None)
 
 
 def _paper_steps(model: nn.Module, adapter: Adapter, trial: Trial) -> dict[str, PaperStep]:
@@ -286,14 +324,15 @@ def trials(
     batch_size: int = 16,
     seed: int = 0,
     candidates: Callable[[nn.Module], Sequence[Candidate]] = default_candidates,
-    max_harm: float = 0.01,
+    rows: bool = True,
 ) -> Callable[[nn.Module, TrainingData], Iterator[Trial]]:
     """The plain case: shifts of the network's input, one batch size."""
 
     def made(model: nn.Module, data: TrainingData) -> Iterator[Trial]:
         generator = torch.Generator().manual_seed(seed)
         drawn = {name: partial(shift, generator=generator) for name, shift in shifts.items()}
-        yield Trial(batch_size, *data.plain(data.validation), drawn, candidates(model), max_harm)
+        x, y = data.plain(data.validation)
+        yield Trial(batch_size, x, y, drawn, candidates(model), rows)
 
     return made
 
@@ -389,6 +428,17 @@ def hold_out(
     return sorted(order[size:].tolist()), sorted(order[:size].tolist())
 
 
+def three_parts(
+    count: int, validation: float, calibration: float, seed: int, least: int = 1
+) -> tuple[list[int], list[int], list[int]]:
+    """Rows to train on, to choose by, and for thresholds and intervals."""
+    rest, chooses = hold_out(count, validation, seed, least=least)
+    if round(calibration * len(rest)) == 0:
+        return rest, chooses, []
+    rows, calibrates = hold_out(len(rest), calibration, seed + 1)
+    return [rest[row] for row in rows], chooses, [rest[row] for row in calibrates]
+
+
 def extrapolation_rows(
     data: TrainingData, how: Extrapolation, seed: int
 ) -> tuple[list[int], list[int], list[int]]:
@@ -400,19 +450,3 @@ def extrapolation_rows(
     fraction, least = how.validation
     kept, validation = hold_out(len(inside), fraction, seed, least=least)
     return rows[inside][kept].tolist(), rows[inside][validation].tolist(), rows[outside].tolist()
-
-
-def one_sided(y: Tensor, batch_size: int, most: int) -> list[int]:
-    """Rows from both ends of the labels such that each batch is of one end.
-
-    Both ends seldom come evenly mixed; in mixed batches statistics would look harmless that, at
-    test time, take away what the labels are about.
-    """
-    order = y.argsort(stable=True)
-    middle = len(order) // 2
-    wanted = min(max(batch_size, most // 2 - most // 2 % batch_size), middle)
-    generator = torch.Generator().manual_seed(0)
-    found: list[int] = []
-    for side in (order[:middle], order[middle:]):
-        found += side[torch.randperm(len(side), generator=generator)[:wanted]].tolist()
-    return found
