@@ -178,7 +178,8 @@ def test_an_extrapolation_split_weighs_as_much_as_all_shifts() -> None:
     changes = opposed.tried[0]["changes"]
     assert set(changes) == {"clean", "shift", "extrapolation split", "extrapolation split 2"}
     best = max(opposed.tried, key=lambda one: one["gain"])
-    assert best["gain"] < 0.05  # what the one gains, the other loses
+    # What the one gains, the other loses, and each counts half.
+    assert best["gain"] < 0.75 * max(one["gain"] for one in alone.tried)
 
 
 def test_plain_networks_batches_and_loaders() -> None:

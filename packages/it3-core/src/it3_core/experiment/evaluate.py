@@ -22,9 +22,9 @@ from it3_core.experiment.lines import AUTO, chosen_lines
 from it3_core.experiment.predict import columns_of, doubts, interval_of, trust_of
 from it3_core.experiment.statistics import IDEMPOTENCE as IDEMPOTENCE  # noqa: PLC0414
 from it3_core.experiment.statistics import Row, auroc_or_none, correlation_or_none, summarise
+from it3_core.experiment.summary import Course, NetworkSummary, ScoreSummary, Summary
 from it3_core.experiment.tables import markdown, pooled
 from it3_core.experiment.types import (
-    Course,
     Evaluation,
     Experiment,
     Group,
@@ -32,9 +32,6 @@ from it3_core.experiment.types import (
     Level,
     Line,
     Network,
-    NetworkSummary,
-    ScoreSummary,
-    Summary,
     TestSet,
 )
 from it3_core.io.files import FilePath

@@ -12,8 +12,9 @@ from it3_core.experiment.figures import plain_axes
 from it3_core.experiment.lines import AUTO, gain_of, units
 from it3_core.experiment.page import Page, Part, columns, facts, picture, table
 from it3_core.experiment.statistics import Row, plain_rows
+from it3_core.experiment.summary import NetworkSummary, Summary
 from it3_core.experiment.tables import by_level, change_cell, error_cell, fixed, interval
-from it3_core.experiment.types import Evaluation, NetworkSummary, Quantity, Summary
+from it3_core.experiment.types import Evaluation, Quantity
 from it3_core.io.files import FilePath
 from it3_core.methods.paper import PaperStep
 from it3_core.trust.candidates import Tuning

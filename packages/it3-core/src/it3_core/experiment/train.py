@@ -16,6 +16,7 @@ from it3_core.batching import batches, count, take
 from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.engine.sensitivity import sensitivity
 from it3_core.errors import IT3Error, IT3Warning
+from it3_core.experiment.choosing import FITTED, predictors_of
 from it3_core.experiment.folder import (
     NETWORK,
     VANILLA,
@@ -51,13 +52,10 @@ from it3_core.training.data import cut
 from it3_core.training.fit import Loss, fit
 from it3_core.training.frozen import freeze, layers_before
 from it3_core.training.resume import History
-from it3_core.trust.candidates import Candidate, Tuned, Tuning, default_candidates, default_scores
-from it3_core.trust.conformal import Predictor, calibrate
-from it3_core.trust.tune import ExtrapolationSplit, apart, extrapolation_split, tune
+from it3_core.trust.candidates import Candidate, default_candidates
+from it3_core.trust.tune import ExtrapolationSplit, extrapolation_split
 
 _BATCH = 64  # rows of a forward pass
-_FITTED = 2000  # training rows that scores of features learn from
-_CALIBRATION = 5000  # rows of calibration that are kept in memory
 _PAPER_ROWS = 32  # inputs of each shift that the paper's step is chosen on
 
 
@@ -197,7 +195,7 @@ def _extrapolation(fitting: _Fitting) -> list[ExtrapolationSplit]:
         short = replace(recipe, epochs=epochs, seed=recipe.seed + 1000 * number)
         name = f"extrapolation-{number + 1}"
         model, _ = fitting.fit(name, problem.loss, rows, validation, short)
-        found.append(ExtrapolationSplit(model, x, y, data.plain(rows[:_FITTED])[0]))
+        found.append(ExtrapolationSplit(model, x, y, data.plain(rows[:FITTED])[0]))
     return found
 
 
@@ -215,7 +213,7 @@ def _network(
     freeze(model, problem.recipe.freeze_until)
     statistics = {} if problem.statistics is None else problem.statistics(model, data)
     trials = list(problem.trials(model, data)) if problem.trials else []
-    predictors = _predictors(problem, data, model, trials, splits, progress)
+    predictors = predictors_of(problem, data, model, trials, splits, progress)
     errors = torch.cat([Source(model, adapter)(part).error_before for part in batches(x, _BATCH)])
     return Network(
         seed=problem.recipe.seed,
@@ -238,61 +236,6 @@ def _network(
         if trials
         else {},
     )
-
-
-def _predictors(
-    problem: Problem,
-    data: TrainingData,
-    model: nn.Module,
-    trials: Sequence[Trial],
-    splits: list[ExtrapolationSplit],
-    progress: bool,
-) -> dict[str, Predictor]:
-    """For rows, and batches of each size: what is chosen, and calibrated on rows of its own."""
-    adapter, seed = data.adapter, problem.recipe.seed
-    kept = list(data.calibration)[:_CALIBRATION]
-    groups = None if data.groups is None else data.groups[kept]
-    parts = apart(len(kept), [3, 1], seed, groups)
-    limits, rest = (data.plain([kept[row] for row in part]) if part else None for part in parts)
-    fitted = data.plain(list(data.seen or data.rows)[:_FITTED])[0] if problem.features else None
-    chosen: dict[str, Tuning] = {}
-    for trial in trials:
-        if trial.candidates and limits is not None and rest is not None:
-            unit = "row" if trial.rows else trial.batch_size
-            chosen[str(unit)] = tune(
-                model, adapter, (trial.x, trial.y), shifts=trial.shifts, thresholds=limits,
-                extrapolation=splits or None, candidates=trial.candidates, scores=trial.scores,
-                train=fitted, layer=problem.features, unit=unit,  # type: ignore[arg-type]
-                max_harm=trial.max_harm, progress=progress,
-            )  # fmt: skip
-    if "row" not in chosen:
-        some = next(iter(chosen.values()), None)
-        kinds = trials[0].scores if trials and trials[0].scores else default_scores(model, adapter)
-        why = (
-            "No adaptation of single rows." if some else "No adaptation: nothing was to be chosen."
-        )
-        doubt = some.doubt if some else next(iter(kinds), None)
-        plain = Tuning(Candidate("Source"), why, doubt=doubt)
-        if some is not None:
-            kept_of = {k: v for k, v in some.tensors.items() if k.startswith("doubt.")}
-            plain = replace(plain, scores=some.scores, rows=some.rows, widths=some.widths,
-                            tensors=kept_of)  # fmt: skip
-        chosen = {"row": plain, **chosen}
-    return {
-        name: _calibrated(one.build(model, adapter), rest, data.plain(data.validation))
-        for name, one in chosen.items()
-    }
-
-
-def _calibrated(method: Tuned, rest: Any, validation: Any) -> Predictor:
-    """By whole batches where it takes these; without rows of its own it promises nothing."""
-    unit = method.tuning.unit
-    data = rest if rest is not None and count(rest[0]) > 1 else None
-    if data is not None and isinstance(unit, int):
-        whole = count(data[0]) - count(data[0]) % unit
-        data = (take(data[0], slice(0, whole)), take(data[1], slice(0, whole))) if whole else None
-    found = calibrate(method, validation if data is None else data)
-    return found if data is not None else replace(found, misses=None)
 
 
 def _paper_steps(model: nn.Module, adapter: Adapter, trial: Trial) -> dict[str, PaperStep]:

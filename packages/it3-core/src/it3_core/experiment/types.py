@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from it3_core.evaluation.evaluate import Predictor as Answering
+from it3_core.experiment.summary import Summary
 from it3_core.methods.paper import PaperStep
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import supervised_loss
@@ -274,57 +275,6 @@ class Picture(NamedTuple):
     section: str
     alt: str
     caption: str = ""
-
-
-class Course(TypedDict):
-    """How a training went, epoch by epoch."""
-
-    train: list[float]
-    validation: list[float]
-    best_epoch: int
-    seconds: float
-
-
-class NetworkSummary(TypedDict):
-    """What a page says of a network; tunings by batch size, as they describe themselves."""
-
-    seed: int
-    history: Course
-    measured: dict[str, Any]
-    parameters: int
-    tunings: dict[str, dict[str, Any]]
-    paper: dict[str, dict[str, Any]]  # `PaperStep`s
-
-
-class ScoreSummary(TypedDict):
-    """How well a score finds wrong predictions and shifted inputs, for one training seed."""
-
-    seed: int
-    score: str
-    spearman: float | None
-    auroc_wrong: float | None
-    auroc_shifted: float | None
-    pearson: float | None
-
-
-class Summary(TypedDict):
-    """What there is to say of an evaluation beside its numbers, as `evaluation.json` holds it."""
-
-    title: str
-    noun: str
-    in_distribution: str
-    columns: list[tuple[str, str, int]]
-    headline: list[str]
-    groups: list[tuple[str, list[str], bool, list[int]]]
-    methods: dict[str, str]
-    notes: list[str]
-    scores: list[ScoreSummary]
-    memory: dict[str, float]
-    networks: list[NetworkSummary]
-    settings: dict[str, Any]
-    provenance: dict[str, Any]
-    command: str
-    pictures: list[tuple[str, str, str, str]]
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,7 @@ class Adaptation:
     def adapted(self) -> Tensor:
         if self.opened is not None:
             return self.opened
-        if isinstance(self.prediction, Tensor):
-            return (self.prediction != self.initial).unsqueeze(-1).flatten(1).any(1)
-        pairs = zip(self.prediction, self.initial, strict=True)  # rows of many shapes
+        pairs = zip(self.prediction, self.initial, strict=True)  # rows may differ in shape
         return torch.tensor([not torch.equal(*pair) for pair in pairs])
 
     @property
