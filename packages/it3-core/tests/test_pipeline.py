@@ -311,7 +311,7 @@ def test_predictions_come_in_order_from_a_folder_that_was_moved(
     keys = {"name", "prediction", "initial", "lower", "upper", "percentile", "flagged", "adapted"}
     assert set(as_json(found[0])) == keys
     assert found[0].interval["lower"] < found[0].values["prediction"] < found[0].interval["upper"]
-    wide = next(iter(predict(trained, READER, [points], coverage=0.98)))
+    wide = next(iter(predict(trained, READER, [points], coverage=0.95)))
     assert wide.interval["upper"] > found[0].interval["upper"]
     with pytest.raises(IT3Error, match="calibration rows, and there are"):
         next(iter(predict(trained, READER, [points], coverage=0.9999)))

@@ -113,7 +113,14 @@ def load(path: FilePath) -> Checkpoint: ...
 @overload
 def load(path: FilePath, net: nn.Module) -> Predictor: ...
 def load(path: FilePath, net: nn.Module | None = None) -> Checkpoint | Predictor:
-    """What `save` wrote: a checkpoint, or with the network that its weights go into a predictor."""
+    """What `save` wrote: a checkpoint, or with the network that its weights go into a predictor.
+
+    Example:
+        >>> load("/")
+        Traceback (most recent call last):
+        ...
+        it3_core.errors.IT3Error: / is a folder: give the path of a checkpoint file
+    """
     found = files.load(path)
     if net is None:
         return found
