@@ -130,7 +130,9 @@ METHODS: dict[str, Callable[..., Any]] = {
     "IT³": partial(it3.IT3, anchor_gradient=True, steps=2), "online IT³": it3.OnlineIT3,
     "IT³ above": partial(it3.IT3, parameters="above"), "Tent": it3.Tent, "ETA": it3.ETA,
     "IT³ per instance": partial(it3.IT3, per_instance=True),
-    "stream statistics": partial(it3.StreamStatistics, gate=it3.Gate(-1.0, 0.0, of="statistics")),
+    "stream statistics": partial(
+        it3.StreamStatistics, gate=it3.StreamGate(-1.0, 0.0, of="statistics")
+    ),
 }
 # fmt: on
 

@@ -24,7 +24,7 @@ from it3_aero.shapes.graph_net import NetworkSettings
 from it3_aero.wings import Airfoil, XFoil
 from it3_aero.wings import task as wings
 
-DEMO = ["--n", "100", "--solver", "neuralfoil", "--epochs", "80", "--quiet"]
+DEMO = ["--n", "100", "--further", "100", "--solver", "neuralfoil", "--epochs", "80", "--quiet"]
 TINY = NetworkSettings(layers=5, channels=6, kernels=2, hidden=12)
 
 

@@ -23,7 +23,7 @@ from it3_core.io.tensors import read_tensors, write_tensors
 Say = Callable[..., str]
 
 CAR = make("box").export(file_type="stl")
-DEMO = "wings demo --out . --n 100 --solver neuralfoil --epochs 80 --quiet"
+DEMO = "wings demo --out . --n 100 --further 100 --solver neuralfoil --epochs 80 --quiet"
 SAME = "--batch-sizes 1,16 --most 40 --quiet"  # as in the demo
 TRAIN = "wings train data --out experiment --epochs 80 --quiet"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from scipy.stats import betabinom
 from torch import Tensor, nn
 
 from it3_core import (
+    AnswerStep,
     Classification,
     DenseMap,
     IT3Error,
@@ -21,6 +24,10 @@ from it3_core import (
     Regression,
     Source,
     calibrate,
+    condition,
+    load,
+    save,
+    tune,
 )
 from it3_core.trust.conformal import Predictor
 
@@ -196,7 +203,6 @@ class TestRobustness:
             (lambda m, x, y: calibrate(m, (x, y[:9])), "18 inputs and 9 labels"),
             (lambda m, x, y: calibrate(m, x), "needs labels"),
             (lambda m, x, y: calibrate(m, []), "no labelled rows"),
-            (lambda m, x, y: calibrate(m, (x, y), score=low), "choosing"),
             (lambda m, x, y: calibrate(m, (x, y), penalty=-1), "penalty"),
             (lambda m, x, y: calibrate(m, (x, y), number=low), "number is of maps"),
             (lambda m, x, y: calibrate(FIRST, (x, y)), "Source"),
@@ -207,3 +213,60 @@ class TestRobustness:
     def test_what_cannot_be_done_is_said(self, act: Callable[..., object], sentence: str) -> None:
         with pytest.raises(IT3Error, match=sentence):
             act(Source(FIRST, Regression()), torch.randn(18, 1), torch.randn(18))
+
+
+class TestPredictor:
+    """Beside intervals: how doubtful an answer is, what was adapted, and a file of it all."""
+
+    @pytest.fixture
+    def net(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+
+    def test_what_tune_chose_is_calibrated_asked_and_stored(
+        self, net: nn.Module, tmp_path: Path
+    ) -> None:
+        adapter = Regression([0.0] * 2, [1.0] * 2)
+        model = condition(net, adapter, layer="2").double()
+        nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+        x = torch.randn(900, 2).double()
+        y = net(x).detach() + torch.randn(900, 2)
+        tuning = tune(model, adapter, (x[:400], y[:400]), shifts={"far": lambda x: x + 3},
+                      train=x[:100], layer="model.1", progress=False)  # fmt: skip
+        assert tuning.method is not None
+        predictor = calibrate(tuning.method, (x[400:], y[400:]))
+        assert len(predictor.widths) == 2
+        fresh = torch.randn(400, 2).double()
+        p = predictor(fresh, coverage=0.8)
+        inside = (p.lower <= net(fresh) + 0) & (net(fresh) <= p.upper)  # type: ignore[operator]
+        assert bool(inside.all())
+        assert p.percentile is not None
+        assert p.flagged is not None
+        assert 0.0 < p.flagged.double().mean() < 0.12
+        assert bool((p.percentile[p.flagged] >= 95).all())
+        assert p.adapted is not None
+        for word in ("method", "score", "flags", "intervals by 500 calibration rows"):
+            assert word in str(predictor)
+        path = tmp_path / "model.safetensors"
+        save(predictor, path)
+        again = load(path, condition(copy.deepcopy(net), adapter, layer="2").double())
+        q = again(fresh, coverage=0.8)
+        for name in ("prediction", "lower", "upper", "percentile", "flagged", "adapted"):
+            assert torch.equal(getattr(q, name), getattr(p, name)), name
+        assert str(again) == str(predictor)
+        assert again.gate == predictor.gate
+
+    def test_what_cannot_be_stored_or_read_is_said(self, net: nn.Module, tmp_path: Path) -> None:
+        x = torch.randn(40, 2).double()
+        adapter, path = Regression([0.0] * 2, [1.0] * 2), tmp_path / "model.safetensors"
+        model = condition(net, adapter, layer="2").double()
+        nn.init.normal_(model.embed.weight)  # type: ignore[union-attr, arg-type]
+        step = AnswerStep(model, adapter)
+        with pytest.raises(IT3Error, match="AnswerStep is code"):
+            save(calibrate(step, (x, x)), path)
+        save(path, net, adapter=adapter, settings={})
+        with pytest.raises(IT3Error, match="holds no predictor"):
+            load(path, net)
+        assert load(path).adapter_description["kind"] == "Regression"
+        with pytest.raises(IT3Error, match="NaN"):
+            calibrate(Source(net, adapter), (x, x * math.nan))

@@ -22,7 +22,7 @@ from it3_core.experiment.evaluate import evaluate, load_evaluation
 from it3_core.experiment.folder import NETWORK, load
 from it3_core.experiment.lines import AUTO, SECOND_PASS, SOURCE, VANILLA, gain_of
 from it3_core.experiment.predict import as_json, in_words, predict
-from it3_core.experiment.train import hold_out, train, trials
+from it3_core.experiment.train import three_parts, train, trials
 from it3_core.experiment.types import (
     Answers,
     Evaluation,
@@ -66,17 +66,18 @@ def restore(settings: Json, adapter_json: Json) -> Restored:
 def read(rows: int) -> TrainingData:
     x = torch.rand(rows, 2, generator=torch.Generator().manual_seed(0))
     y = truth(x)
-    kept, validation = hold_out(rows, 0.2, 0, least=20)
+    kept, validation, calibration = three_parts(rows, 0.1, 0.5, 0, least=20)
     return TrainingData(
         adapter=Regression.fit(y[kept]),
         rows=kept,
         validation=validation,
+        calibration=calibration,
         plain=lambda some: (x[list(some)], y[list(some)]),
         labels=y,
     )
 
 
-def problem(seed: int = 0, epochs: int = 4, rows: int = 200) -> Problem:
+def problem(seed: int = 0, epochs: int = 4, rows: int = 400) -> Problem:
     return Problem(
         settings={"task": "heights", "rows": rows},
         data=partial(read, rows),
@@ -181,7 +182,7 @@ def test_what_is_frozen_keeps_its_weights_and_statistics(tmp_path: Path) -> None
 
     recipe = Recipe(2, 16, 1e-2, freeze_until="3", refresh=100)  # whose statistics are taken anew
     plain = replace(problem(), trials=None, extrapolation=None, make=deep, restore=restored)
-    data = replace(read(200), seen=range(60))
+    data = replace(read(400), seen=range(60))
     network = train(replace(plain, data=data, recipe=recipe), tmp_path, progress=False).first
     torch.manual_seed(recipe.seed)
     first = deep(data.adapter).state_dict()
@@ -232,14 +233,22 @@ def test_an_evaluation_is_read_again_and_its_page_needs_its_folder_alone(
     page = (tmp_path / "page.html").read_text()
     printed = capsys.readouterr().out + verbs._trained(trained, 0) + verbs._trained(trained, 1)
     words = page + printed
-    assert "batches of 8: " in words
+    assert "single rows: " in words
     # A person reads it: no calls of constructors, such as IT3(lr=0.001) or AnswerStep(alpha=1.0).
     assert not re.findall(rf"\b(?:{'|'.join(it3_core.__all__)})\(|\(\w+=", words)
     compared = "Compared: 4 methods on 120 points of 3 levels, in batches of 4, 8, with 2 trained"
     result = page.split("<h2>Result</h2>")[1].split("</section>")[0]
     assert compared in result
     assert "Inside (in distribution): the mean error is" in result
-    for text in ("Heights", "What adaptation does", "outside", "vanilla net", "finds shifted"):
+    for text in (
+        "Heights",
+        "How far to believe it",
+        "coverage",
+        "What adaptation does",
+        "outside",
+        "vanilla net",
+        "finds shifted",
+    ):
         assert text in page
 
 
@@ -299,12 +308,20 @@ def test_predictions_come_in_order_from_a_folder_that_was_moved(
     assert [one.item.name for one in found] == [f"points.txt:{i}" for i in range(21)]
     assert found[19].problem == "this is no point"
     assert as_json(found[19]) == {"name": "points.txt:19", "problem": "this is no point"}
-    keys = {"name", "prediction", "initial", "percentile", "flagged", "adapted"}
+    keys = {"name", "prediction", "initial", "lower", "upper", "percentile", "flagged", "adapted"}
     assert set(as_json(found[0])) == keys
+    assert found[0].interval["lower"] < found[0].values["prediction"] < found[0].interval["upper"]
+    wide = next(iter(predict(trained, READER, [points], coverage=0.95)))
+    assert wide.interval["upper"] > found[0].interval["upper"]
+    with pytest.raises(IT3Error, match="calibration rows, and there are"):
+        next(iter(predict(trained, READER, [points], coverage=0.9999)))
     assert found[20].flagged
     one = replace(found[20], values={"prediction": 2.0}, initial={"prediction": 3.0}, adapted=True)
+    one = replace(one, interval={"lower": 1.0, "upper": 4.0})
     said = in_words("{prediction:.1f} m".format_map, one)
-    assert said == "points.txt:20: 2.0 m (before adaptation 3.0 m); percentile 100.0, unusual"
+    assert said == (
+        "points.txt:20: 2.0 m (1.0 m to 4.0 m) (before adaptation 3.0 m); percentile 100.0, unusual"
+    )
     found[20].truth, found[20].solver = {"prediction": 0.0}, "exact"  # which is no missing truth
     assert as_json(found[20])["truth"] == 0.0
     assert gain_of({"gain": None}) < gain_of({"gain": -1.0})  # a candidate that failed comes last

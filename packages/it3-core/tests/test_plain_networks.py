@@ -18,13 +18,13 @@ from it3_core import (
     BatchStatistics,
     Classification,
     Conditioned,
-    Gate,
     Gated,
     IT3Error,
     OnlineIT3,
     Regression,
     Source,
     StatisticsShift,
+    StreamGate,
     StreamStatistics,
     Tent,
     Trust,
@@ -61,11 +61,11 @@ def _actmad(net: nn.Module) -> ActMAD:
 
 
 def _stream(net: nn.Module) -> StreamStatistics:
-    return StreamStatistics(net, A, Gate.fit(StatisticsShift(net, A)(X).each, of="statistics"))
+    return StreamStatistics(net, A, StreamGate.fit(StatisticsShift(net, A)(X), of="statistics"))
 
 
 def _gated(net: nn.Module) -> Gated:
-    return Gated(StatisticsShift(net, A), Tent(net, A), Gate(0.0, 0.0, of="statistics"))
+    return Gated(Tent(net, A), StatisticsShift(net, A), X, false_positive_rate=0.5)
 
 
 METHODS: dict[str, Callable[[nn.Module], Any]] = {
@@ -81,7 +81,7 @@ SCORES: dict[str, Callable[[nn.Module], Any]] = {
     "Entropy": lambda net: Entropy(net, A),
     "Mahalanobis": lambda net: Mahalanobis.fit(net, A, [X], _named(net, "2")),
     "Ensemble": lambda net: Ensemble([net, network().apply(_other)], A),
-    "shift": lambda net: lambda x: StatisticsShift(net, A)(x).each,
+    "shift": lambda net: StatisticsShift(net, A),
 }
 
 

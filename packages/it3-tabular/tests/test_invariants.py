@@ -37,7 +37,7 @@ def test_a_prediction_is_the_row_s_own(regressor, energy, adapt) -> None:
 def test_instance_adaptation_changes_answers_and_lowers_the_gap(regressor, energy) -> None:
     x = energy[0] + 0.5
     model = copy.copy(regressor).set_params(adapt="instance", learning_rate_adapt=0.05)
-    found = model.predict_detailed(x)
+    found = model.predict_full(x)
     assert not np.allclose(found.initial, found.prediction)
     assert np.allclose(found.initial, model.set_params(adapt=None).predict(x))
     again = IT3(model.network_, model.adapter_, lr=0.05, optimizer="SGD", power=2.0,
@@ -48,7 +48,7 @@ def test_instance_adaptation_changes_answers_and_lowers_the_gap(regressor, energ
 
 @pytest.mark.parametrize("adapt", ["batch", "online"])
 def test_batches_are_consecutive_rows(regressor, energy, adapt) -> None:
-    x = energy[0][:64]
+    x = energy[0][:64] + 3  # which a stream's gate opens for
     model = copy.copy(regressor).set_params(adapt=adapt, learning_rate_adapt=0.05)
     whole = model.predict(x)
     parts = np.concatenate([model.predict(x[:32]), model.predict(x[32:])])
@@ -102,8 +102,8 @@ def test_saved_and_loaded_is_the_same(regressor, energy, tmp_path) -> None:
     x = energy[0]
     regressor.save(tmp_path / "m")
     for again in (load(tmp_path / "m"), pickle.loads(pickle.dumps(regressor))):  # noqa: S301
-        expected = regressor.predict_detailed(x)
-        assert all(map(np.array_equal, again.predict_detailed(x), expected))
+        expected = regressor.predict_full(x)
+        assert all(map(np.array_equal, again.predict_full(x), expected))
         assert again.get_params() == regressor.get_params()
         assert again.tuning_.reason == regressor.tuning_.reason
 
@@ -140,7 +140,7 @@ def test_validation_rows_are_the_same_fraction_of_each_class() -> None:
 
 def test_trust_flags_what_is_far_out(regressor, energy) -> None:
     x = energy[0]
-    known, far = regressor.predict_detailed(x), regressor.predict_detailed(x * 3)
+    known, far = regressor.predict_full(x), regressor.predict_full(x * 3)
     assert known.flagged.mean() < 0.15
     assert far.percentile.mean() > known.percentile.mean()
     assert ((far.percentile >= 0) & (far.percentile <= 100)).all()
@@ -148,9 +148,35 @@ def test_trust_flags_what_is_far_out(regressor, energy) -> None:
 
 def test_a_gain_that_is_no_number_is_not_the_best(regressor) -> None:
     model = copy.copy(regressor)
-    tried = tuple({**one, "gain": None} for one in model.tuning_.tried)
-    model.tuning_ = replace(model.tuning_, tried=tried)
+    tried = [{**one, "gain": None} for one in model.tuning_.tried]
+    tuning = replace(model.tuning_, tried=tried)
+    method = tuning.build(model.network_, model.adapter_)
+    model.predictor_ = replace(model.predictor_, method=method)
     assert _best_gradient_step(model).method == "IT3"
+
+
+def test_intervals_cover_and_sets_hold_the_class(energy) -> None:
+    x, y = energy
+    order = np.random.default_rng(0).permutation(len(y))
+    train, test = order[:600], order[600:]
+    model = IT3Regressor(random_state=0, max_iter=40).fit(x[train], y[train])
+    ends = model.predict_interval(x[test], coverage=0.8)
+    assert 0.65 < ((ends[:, 0] <= y[test]) & (y[test] <= ends[:, 1])).mean() < 0.95
+    full = model.predict_full(x[test], coverage=0.8)
+    assert np.array_equal(full.lower, ends[:, 0])
+    assert np.array_equal(full.prediction[~full.adapted], full.initial[~full.adapted])
+    usual, far = model.score_samples(x[test]), model.score_samples(x[test] * 3)
+    assert far.mean() < usual.mean()
+    for word in ("method", "score", "flags", "intervals by"):
+        assert word in model.report_
+    with pytest.raises(IT3Error, match="coverage is a fraction"):
+        model.predict_interval(x, coverage=1.5)
+    with pytest.raises(IT3Error, match="there are no intervals"):
+        model.set_params(adapt="batch").predict_interval(x)
+    kinds = IT3Classifier(random_state=0, max_iter=40).fit(x[train], y[train] > 20)
+    inside = kinds.predict_set(x[test])
+    assert inside[np.arange(len(test)), (y[test] > 20).astype(int)].mean() > 0.8
+    assert (kinds.predict_full(x[test]).probability > 0.4).all()
 
 
 @pytest.mark.parametrize(

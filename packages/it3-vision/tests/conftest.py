@@ -15,9 +15,9 @@ from it3_vision.data import ImageSet
 
 CLASSES = ("blue & <co>", "green", "red")
 SQUARES = ["--size", "tiny", "--pixels", "16", "--epochs", "3", "--batch-size", "24", "--lr",
-           "0.05", "--no-flip", "--tuned", "12:12", "--quiet"]  # fmt: skip
+           "0.05", "--no-flip", "--tuned", "12:12", "--held-out", "0.3", "--quiet"]  # fmt: skip
 FACES = ["--size", "tiny", "--pixels", "16", "--epochs", "3", "--batch-size", "16", "--tuned",
-         "4:8", "--coral", "--quiet"]  # fmt: skip
+         "4:8", "--held-out", "0.4", "--coral", "--quiet"]  # fmt: skip
 
 
 def draw_squares(n, seed=0, classes=CLASSES):

@@ -150,7 +150,9 @@ class TestTraining:
         kept = [load_file(path) for path in sorted(ages.folder.glob("0/extrapolation-*.safet*"))]
         name = next(name for name in kept[0] if name.endswith("conv1.weight"))
         assert len({tuple(one[name].flatten().tolist()) for one in kept}) == len(kept) == 3
-        assert all("extrapolation split 3" in one["changes"] for one in ages.first.tuning(4).tried)
+        tuning = ages.first.tunings["row"]
+        assert all("extrapolation split 3" in one["changes"] for one in tuning.tried)
+        assert "rows" in tuning.reason
 
     def test_settings_that_make_no_sense(self):
         for settings, sentence in (

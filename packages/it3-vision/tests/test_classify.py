@@ -20,7 +20,9 @@ from it3_core.experiment.evaluate import evaluate, load_evaluation
 from it3_core.experiment.predict import predict
 from it3_core.experiment.report import report
 from it3_core.experiment.verbs import PredictOptions, loaded
+from it3_core.io.tensors import load
 from it3_core.io.typed import as_json
+from it3_core.trust.candidates import default_candidates
 from it3_vision import image_task
 from it3_vision.__main__ import main
 from it3_vision.classify import task
@@ -36,7 +38,7 @@ from it3_vision.networks import NetworkSettings, bare, build, load_weights
 Draw = Callable[..., ImageSet]
 CLASSES = ("blue & <co>", "green", "red")
 SQUARES = ["--size", "tiny", "--pixels", "16", "--epochs", "3", "--batch-size", "24", "--lr",
-           "0.05", "--no-flip", "--tuned", "12:12", "--quiet"]  # fmt: skip
+           "0.05", "--no-flip", "--tuned", "12:12", "--held-out", "0.3", "--quiet"]  # fmt: skip
 SIZE = 16
 ANY = NetworkSettings()
 SOME = {"size": SIZE, "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
@@ -99,6 +101,8 @@ class TestTraining:
             loaded("it3_vision.classify.task:TASK", out)
         assert main(command) == 0
         again, once = (f / "0" / "network.safetensors" for f in (out, classifier.folder))
+        assert load(again).tuning == load(once).tuning
+        assert load(again).settings == load(once).settings
         assert again.read_bytes() == once.read_bytes()
 
     def test_other_settings_in_its_folder_are_refused(self, classifier, data, refused):
@@ -256,11 +260,10 @@ class TestTuning:
         group = build(settings, classifier.first.adapter)
 
         def norms(model, size):
-            return {c.settings.get("norm", "source") for c in image_task.candidates(model, size)}
+            return {c.settings.get("norm", "source") for c in default_candidates(model, size)}
 
         assert norms(group, 64) == norms(group, 1) == {"source"}
-        assert norms(classifier.first.model, 64) == {"source", "batch", 0.6}
-        assert "batch" not in norms(classifier.first.model, 1)
+        assert norms(classifier.first.model, 64) == {"source", "batch", 0.8}
         # 13 images in batches of 12 leave one, whose statistics a 1×1 map does not have.
         given = [(13, 12), (5, 12), (250, 1), (1030, 64)]
         assert [image_task._whole_batches(*pair) for pair in given] == [12, 5, 250, 1024]
@@ -475,8 +478,8 @@ class TestPredict:
         told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert told[1].keys() == {"name", "problem"}
         assert told[0].keys() == {"name", "prediction", "probability", "initial",
-                                  "initial_probability", "percentile", "flagged",
-                                  "adapted"}  # fmt: skip
+                                  "initial_probability", "prediction_set", "percentile",
+                                  "flagged", "adapted"}  # fmt: skip
 
 
 def test_the_demos_characters():

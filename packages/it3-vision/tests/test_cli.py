@@ -16,6 +16,7 @@ from PIL import Image
 
 from it3_core.__main__ import main as core
 from it3_core.experiment.folder import NETWORK
+from it3_core.experiment.lines import units
 from it3_core.io.tensors import read_tensors, write_tensors
 from it3_vision.__main__ import main
 
@@ -184,7 +185,7 @@ class TestPredict:
             ("trust", {"quantiles": "many"}),
             ("tuning", [1]),
             ("tuning", {"many": {}}),
-            ("tuning", {"4": {"method": "IT3", "settings": 5}}),
+            ("tuning", {"row": {"chosen": {"method": "IT3", "settings": 5}}}),
             ("adapter", {"kind": "Oracle"}),
             ("settings", 5),
         ],
@@ -213,5 +214,5 @@ def test_a_link_to_itself(tmp_path, write, refused):
 def test_inspect_says_what_was_tuned(classifier, capsys):
     assert core(["inspect", str(classifier.folder / "0" / NETWORK)]) == 0
     told = capsys.readouterr().out
-    for size, one in classifier.first.tunings.items():
-        assert f"from {size} at once: {one.reason[:400]}" in told
+    for name, one in classifier.first.tunings.items():
+        assert f"{units(name)}: {one.reason[:400]}" in told

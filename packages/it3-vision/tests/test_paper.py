@@ -64,7 +64,7 @@ def known(x: Tensor) -> Tensor:
 
 def network(model: nn.Module, adapter: Any) -> Network:
     step = PaperStep(STEPS, LR)
-    blank = dict.fromkeys(("answers", "settings", "tunings", "trust", "history", "measured"))
+    blank = dict.fromkeys(("answers", "settings", "predictors", "history", "measured"))
     return Network(seed=0, model=model, adapter=adapter, statistics={},
                    paper={"source": step, "online": step}, **cast(Any, blank))  # fmt: skip
 

@@ -5,8 +5,6 @@ from it3_core.errors import IT3Warning as IT3Warning
 from it3_core.evaluation.evaluate import evaluate as evaluate
 from it3_core.evaluation.records import read_records as read_records
 from it3_core.io.tensors import Checkpoint as Checkpoint
-from it3_core.io.tensors import load as load
-from it3_core.io.tensors import save as save
 from it3_core.methods.actmad import Activations as Activations
 from it3_core.methods.actmad import ActMAD as ActMAD
 from it3_core.methods.answer_step import AnswerStep as AnswerStep
@@ -14,10 +12,8 @@ from it3_core.methods.base import Adaptation as Adaptation
 from it3_core.methods.base import Method as Method
 from it3_core.methods.batch_statistics import BatchStatistics as BatchStatistics
 from it3_core.methods.eta import ETA as ETA
-from it3_core.methods.gated import AnswerRange as AnswerRange
 from it3_core.methods.gated import Gate as Gate
 from it3_core.methods.gated import Gated as Gated
-from it3_core.methods.gated import StatisticsShift as StatisticsShift
 from it3_core.methods.it3 import IT3 as IT3
 from it3_core.methods.online_it3 import OnlineIT3 as OnlineIT3
 from it3_core.methods.paper import PaperStep as PaperStep
@@ -25,6 +21,7 @@ from it3_core.methods.paper import choose_step as choose_step
 from it3_core.methods.paper import paper_it3 as paper_it3
 from it3_core.methods.paper import paper_online_it3 as paper_online_it3
 from it3_core.methods.source import Source as Source
+from it3_core.methods.stream_gate import StreamGate as StreamGate
 from it3_core.methods.stream_statistics import StreamStatistics as StreamStatistics
 from it3_core.methods.tent import Tent as Tent
 from it3_core.model.adapters import Adapter as Adapter
@@ -42,13 +39,18 @@ from it3_core.model.conditioning import widen as widen
 from it3_core.model.losses import idempotence_loss as idempotence_loss
 from it3_core.model.losses import supervised_loss as supervised_loss
 from it3_core.model.losses import zigzag_loss as zigzag_loss
+from it3_core.scores.statistics import StatisticsShift as StatisticsShift
 from it3_core.training.fit import fit as fit
 from it3_core.training.resume import History as History
 from it3_core.trust.calibration import Trust as Trust
 from it3_core.trust.candidates import Candidate as Candidate
+from it3_core.trust.candidates import ScoreKind as ScoreKind
 from it3_core.trust.candidates import Tuning as Tuning
 from it3_core.trust.candidates import default_candidates as default_candidates
+from it3_core.trust.conformal import Predictor as Predictor
 from it3_core.trust.conformal import calibrate as calibrate
+from it3_core.trust.storing import load as load
+from it3_core.trust.storing import save as save
 from it3_core.trust.tune import ExtrapolationSplit as ExtrapolationSplit
 from it3_core.trust.tune import extrapolation_split as extrapolation_split
 from it3_core.trust.tune import tune as tune

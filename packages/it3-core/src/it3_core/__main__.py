@@ -72,6 +72,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _tuned(name: str, one: Mapping[str, Any]) -> list[str]:
+    """What was chosen for rows, or for batches of a size, and by which scores."""
+    gate = one.get("gate") or {}
+    of = "single rows" if name == "row" else f"batches of {name}"
+    bound = {"alpha": gate.get("false_positive_rate"), "cap": one.get("cap"), "n": gate.get("n")}
+    lines = [f"{of}: {one.get('reason')}"]
+    lines += [
+        f"  gate: {gate.get('score')} above {gate.get('threshold')}, {json.dumps(bound)}"
+    ] * bool(gate)
+    doubt = one.get("doubt") or {}
+    return [*lines, f"  doubt: {doubt['kind']}"] if "kind" in doubt else lines
+
+
 def _summary(found: Checkpoint) -> str:
     """What a checkpoint holds, in a few lines; of many batch sizes, a line for each tuning."""
     from it3_core.io.typed import printable
@@ -87,8 +100,10 @@ def _summary(found: Checkpoint) -> str:
 
     trust = {k: v for k, v in (found.trust or {}).items() if not isinstance(v, list)}
     tuned = found.tuning or {"reason": "not run"}
-    if all(size.isdecimal() and isinstance(one, dict) for size, one in tuned.items()):
-        reasons = [f"from {size} at once: {one.get('reason')}" for size, one in tuned.items()]
+    if tuned and all(isinstance(one, dict) for one in tuned.values()):
+        reasons = [text for name, one in tuned.items() for text in _tuned(name, one)]
+        trust = {name: len(found.tensors.get(f"predictor.{name}.misses", ())) for name in trust}
+        trust = {"calibration rows": trust}
     else:
         reasons = [str(tuned.get("reason", short(tuned)))]
     lines = {"network": amount(found.weights)}

@@ -135,6 +135,15 @@ def whole(data: Any) -> tuple[Any, Any]:
     return _joined(xs), _joined(ys)
 
 
+def inputs_of(data: Any) -> Any:
+    """All inputs of data of any form, without their labels, in memory."""
+    if isinstance(data, tuple) and len(data) == 2:
+        return data[0]
+    if isinstance(data, Tensor | dict) or is_graph(data) or is_rows(data):
+        return data
+    return _joined([x for x, _ in labelled(data)])
+
+
 def _joined(parts: Sequence[Any]) -> Any:
     """Batches as one batch."""
     first = parts[0]

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from it3_tabular.estimators import Detailed, IT3Classifier, IT3Regressor
+    from it3_tabular.estimators import Full, IT3Classifier, IT3Regressor
     from it3_tabular.storage import load
     from it3_tabular.uci import UCI, load_energy, load_uci
 
@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UCI",
-    "Detailed",
+    "Full",
     "IT3Classifier",
     "IT3Regressor",
     "__version__",

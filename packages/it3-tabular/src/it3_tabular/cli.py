@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from it3_core.errors import IT3Error
 from it3_core.experiment.verbs import Overwrite, Positive, Quiet, Seed, application
@@ -58,7 +61,7 @@ def demo(*, seed: Seed = 0) -> None:
     }
     print(f"{'damage of the 154 test rows':41}{'error':>8}{'with auto':>11}{'flagged':>9}")
     for damage, rows in damages.items():
-        found = model.predict_detailed(rows)
+        found = model.predict_full(rows)
         initial, auto = (
             np.abs(part - y[test]).mean() for part in (found.initial, found.prediction)
         )
@@ -148,6 +151,7 @@ def predict(
     *,
     out: Path,
     adapt: Adapt | None = None,
+    coverage: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.9,
     keep: bool = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -155,10 +159,10 @@ def predict(
     """Predict the rows of a file, which may be larger than memory.
 
     Writes a CSV with a line for each row, in the same order: `prediction`; `initial`, without
-    adaptation; `idempotence_error`, how far the network's first and second prediction are apart;
-    `percentile`, the percentage of validation rows where it is smaller; `flagged`, 1 above the 95th
-    percentile; `adapted`, 1 where adaptation changed the prediction. Columns are found by name, in
-    any order; those that the model does not use are ignored.
+    adaptation; `lower` and `upper` of numbers, `prediction_set` and `probability` of classes;
+    `percentile`, more doubtful than this percentage of calibration rows; `flagged`, 1 above the
+    95th; `adapted`, 1 where the gate opened. Columns are found by name, in any order; those that
+    the model does not use are ignored.
 
     Example: it3-tabular predict experiment new.csv --out predicted.csv
 
@@ -167,6 +171,7 @@ def predict(
         file: CSV or Parquet with the training columns.
         out: CSV to write.
         adapt: Instead of what the model was trained with.
+        coverage: Of the intervals, or sets.
         keep: Copy the columns of the file, too.
     """
     import numpy as np
@@ -177,7 +182,7 @@ def predict(
     from it3_core.io.progress import Progress
     from it3_core.io.typed import printable
     from it3_tabular import tables
-    from it3_tabular.estimators import Detailed
+    from it3_tabular.estimators import Full
     from it3_tabular.storage import load
 
     _use_one_thread()
@@ -193,16 +198,20 @@ def predict(
     present = tables.column_names(file)
     wanted = tables.model_columns(model, file, present)
     copied = present if keep else []
-    if clash := [name for name in copied if name in Detailed._fields]:
+    if clash := [name for name in copied if name in Full._fields]:
         raise IT3Error(f"{file} has a column {clash[0]!r} of its own: leave out --keep")
     method, size = model.method(), model.batch_size_adapt
     rows = flagged = 0
     bar = Progress(1000, "predict", shown=not quiet)
     with writing(out) as stream:
         for chunk in tables.read_chunks(file, size * max(1, tables.CHUNK // size)):
-            found = model.detailed(tables.numbers(chunk, wanted, file), method)
+            found = model.full(tables.numbers(chunk, wanted, file), method, coverage)
             columns = {name: chunk.cells.column(name).to_pylist() for name in copied}
             for name, values in found._asdict().items():
+                if values is None:
+                    continue
+                if name == "prediction_set":  # as the classes' names
+                    values = np.array(["|".join(map(str, model.classes_[row])) for row in values])
                 values = values.astype(int) if values.dtype.kind == "b" else values
                 columns[name] = np.char.mod("%.9g", values) if values.dtype.kind == "f" else values
             frame = pd.DataFrame(columns, dtype=object)

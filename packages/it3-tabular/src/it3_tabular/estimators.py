@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,22 +17,22 @@ from torch import Tensor
 
 from it3_core import (
     IT3,
+    Adaptation,
     Classification,
-    Gate,
     IT3Error,
-    IT3Warning,
     Method,
     OnlineIT3,
     Regression,
     Source,
-    Trust,
+    StreamGate,
+    Tuning,
 )
 from it3_core.batching import batches
 from it3_tabular import storage
 from it3_tabular.fitting import (
     Floats,
     Preprocessing,
-    choose,
+    calibrated,
     gradient_step,
     seeded,
     split_rows,
@@ -45,24 +44,27 @@ _TAKEN: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
 _ROWS = 1024  # that are predicted at once where rows don't influence each other
 
 
-class Detailed(NamedTuple):
-    """Predictions and how unusual their rows are; one entry a row.
+class Full(NamedTuple):
+    """Predictions and what they are worth; one entry a row. None is what there is not.
 
     Attributes:
         prediction: what `predict` returns.
         initial: the prediction without adaptation.
-        idempotence_error: the distance between the network's first and second prediction, without
-            adaptation: in standard deviations of the target for a regression, as the sum of
-            absolute differences of the probabilities for a classification.
-        percentile: the percentage of validation rows whose idempotence error is smaller.
+        lower, upper: of numbers, the interval at the coverage that was asked for.
+        prediction_set: of classes, which are in: one column for each of `classes_`.
+        probability: calibrated, of the most probable class.
+        percentile: more doubtful, by the score that was chosen, than this percentage of rows.
         flagged: whether the row is unusual. Of rows like the training rows, 5 % are flagged. With
-            fewer than 19 validation rows, those above the largest of their errors are flagged.
-        adapted: whether adaptation changed the prediction.
+            fewer than 19 calibration rows, those above the largest of their scores are flagged.
+        adapted: whether the gate opened for the row; without a gate, whether the answer changed.
     """
 
     prediction: NDArray[Any]
     initial: NDArray[Any]
-    idempotence_error: Floats
+    lower: Floats | None
+    upper: Floats | None
+    prediction_set: NDArray[np.bool_] | None
+    probability: Floats | None
     percentile: Floats
     flagged: NDArray[np.bool_]
     adapted: NDArray[np.bool_]
@@ -83,6 +85,7 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         max_iter: int = 200,
         early_stopping: bool = True,
         validation_fraction: float = 0.1,
+        calibration_fraction: float = 0.15,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -95,6 +98,7 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         self.max_iter = max_iter
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.calibration_fraction = calibration_fraction
         self.random_state = random_state
         self.verbose = verbose
 
@@ -104,6 +108,9 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         rows, labels, classes = self._checked(X, y)
         generator, seed = seeded(self.random_state)
         parts = split_rows(classes, self.validation_fraction, generator)
+        apart = split_rows(classes[parts[0]], self.calibration_fraction, generator)
+        kept = parts[0][apart[1]]
+        parts = (parts[0][apart[0]], parts[1])
         names = getattr(self, "feature_names_in_", None)
         self.preprocessing_ = Preprocessing.fit(rows[parts[0]], names)
         self.adapter_ = (
@@ -111,56 +118,89 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             if hasattr(self, "classes_")
             else Regression.fit(labels[parts[0]])
         )
-        data, validation = ((self.preprocessing_(rows[part]), labels[part]) for part in parts)
+        data, validation, rest = (
+            (self.preprocessing_(rows[part]), labels[part]) for part in (*parts, kept)
+        )
         self.network_, self.history_ = train_network(
             self, data, validation, seed, progress=bool(self.verbose)
         )
         self.n_iter_ = len(self.history_.train)
         x, y_true = validation
-        with warnings.catch_warnings():
-            # `Detailed` says what few rows mean for its flag.
-            warnings.filterwarnings("ignore", ".*false alarms", IT3Warning)
-            calibration = batches(x if len(x) else data[0], _ROWS)
-            self.trust_ = Trust.fit(self.network_, self.adapter_, calibration)
         self.validation_error_ = None
+        first = Source(self.network_, self.adapter_)(x if len(x) else data[0])
         if len(x):
-            output = Source(self.network_, self.adapter_)(x).prediction
-            self.validation_error_ = float(self.adapter_.error(output, y_true).mean())
-        self.tuning_ = choose(self, x, y_true, seed) if self.adapt == "auto" else None
+            self.validation_error_ = float(self.adapter_.error(first.prediction, y_true).mean())
+        errors = first.error_before
+        self.usual_error_ = (float(errors.mean()), float(errors.std()))
+        self.predictor_ = calibrated(self, data, validation, rest, seed)
         return self
+
+    @property
+    def tuning_(self) -> Tuning:
+        """What was chosen, and why."""
+        return self.predictor_.method.tuning  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def report_(self) -> str:
+        """What was chosen, bounded and measured, on one screen."""
+        return str(self.predictor_)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """For each row a number in the target's units, or the most probable class."""
         predicted: NDArray[Any] = self._decoded(self._outputs(self._rows(X), self.method())[0])
         return predicted
 
-    def predict_detailed(self, X: ArrayLike) -> Detailed:
-        """Predictions, what they would be without adaptation, and how unusual each row is."""
-        return self.detailed(self._rows(X), self.method())
+    def predict_full(self, X: ArrayLike, coverage: float = 0.9) -> Full:
+        """Predictions, intervals or sets, how doubtful each is, and which were adapted."""
+        return self.full(self._rows(X), self.method(), coverage)
 
-    def detailed(self, rows: Floats, method: Method) -> Detailed:
-        """`predict_detailed` of rows that were checked, by a method that may go on afterwards."""
-        output, first, error = self._outputs(rows, method)
-        prediction, initial = self._decoded(output), self._decoded(first)
-        return Detailed(
-            prediction=prediction,
-            initial=initial,
-            idempotence_error=_array(error),
-            percentile=_array(self.trust_.percentile(error)),
-            flagged=self.trust_.flag(error).numpy(),
-            adapted=prediction != initial,
-        )
+    def score_samples(self, X: ArrayLike) -> Floats:
+        """How usual each row is: higher is more, as in scikit-learn's outlier detectors."""
+        return _array(-self._outputs(self._rows(X), self.method())[2])
+
+    def full(self, rows: Floats, method: Method, coverage: float = 0.9) -> Full:
+        """`predict_full` of rows that were checked, by a method that may go on afterwards."""
+        output, first, doubt, adapted = self._outputs(rows, method)
+        predictor, trust = self.predictor_, self.predictor_.trust
+        assert trust is not None
+        lower = upper = inside = likely = None
+        least = math.ceil(coverage / (1 - coverage)) if 0 < coverage < 1 else 0
+        if self._is_calibrated() and len(predictor.misses) >= least:  # type: ignore[arg-type]
+            found = Adaptation(output, first, 0, before=doubt)
+            said = predictor.of(found, doubt, coverage)
+            if said.lower is not None and said.upper is not None:
+                lower, upper = _array(said.lower[:, 0]), _array(said.upper[:, 0])
+            if said.prediction_set is not None and said.probability is not None:
+                inside = said.prediction_set.numpy()
+                likely = _array(said.probability.amax(1))
+        return Full(
+            self._decoded(output), self._decoded(first), lower, upper, inside, likely,
+            _array(trust.percentile(doubt)), trust.flag(doubt).numpy(), adapted.numpy(),
+        )  # fmt: skip
+
+    def _is_calibrated(self) -> bool:
+        """Whether intervals are of what `adapt` does now."""
+        same = self.adapt == "auto" or (self.adapt is None and self.predictor_.gate is None)
+        return same and self.predictor_.misses is not None
+
+    def _calibrated(self, X: ArrayLike, coverage: float) -> Full:
+        check_is_fitted(self)
+        if not self._is_calibrated():
+            raise IT3Error(
+                "there are no intervals: they need at least 40 rows in fit, and what predict did "
+                'when it was fitted, which is adapt="auto" or None'
+            )
+        self.predictor_._limit(coverage)
+        return self.predict_full(X, coverage)
 
     def method(self) -> Method:
         """A new it3_core method that adapts as `adapt` says; `"online"` starts at the beginning."""
         check_is_fitted(self)
         step = gradient_step(self.steps, self.learning_rate_adapt)
         if self.adapt == "auto":
-            if self.tuning_ is None:
-                raise IT3Error("the model was fitted without adapt='auto', so nothing was chosen")
-            return self.tuning_.build(self.network_, self.adapter_)
+            return self.predictor_.method
         if self.adapt == "online":
-            gate = Gate.fit(self.trust_.quantiles, 0.01)
+            gate = StreamGate(*self.usual_error_, 0.01)
             return OnlineIT3(self.network_, self.adapter_, gate=gate, **step)
         if self.adapt is None:
             return Source(self.network_, self.adapter_)
@@ -181,7 +221,7 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         return validate_data(self, X, reset=False, **_TAKEN)  # type: ignore[no-any-return]
 
     def _outputs(self, rows: Floats, method: Method) -> tuple[Tensor, ...]:
-        """Predictions, initial predictions and idempotence errors of rows that were checked."""
+        """Predictions, initial ones, how doubtful these are, and which rows were adapted."""
         own = getattr(method, "per_instance", not isinstance(method, OnlineIT3))
         size = _ROWS if own else self.batch_size_adapt
         block = size * max(1, _ROWS // size)  # rows that are preprocessed at once
@@ -189,13 +229,14 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         for start in range(0, len(rows), block):
             for x in batches(self.preprocessing_(rows[start : start + block]), size):
                 adapted = method(x)
-                parts.append((adapted.prediction, adapted.initial, adapted.error_before))
+                doubt = self.predictor_.scores(x, adapted) if own else self.predictor_.score(x)  # type: ignore[misc]
+                parts.append((adapted.prediction, adapted.initial, doubt, adapted.adapted))
         return tuple(torch.cat(column).detach() for column in zip(*parts, strict=True))
 
     def _check_parameters(self) -> None:
         widths: Any = self.hidden_layer_sizes
         widths_fit = hasattr(widths, "__iter__") and all(_is_whole(width, 1) for width in widths)
-        rate, fraction = self.learning_rate_adapt, self.validation_fraction  # a rate of 0: no step
+        rate = self.learning_rate_adapt  # of 0: no step
         checks = {
             "adapt": (self.adapt in ADAPT, f"one of {', '.join(map(repr, ADAPT))}"),
             "hidden_layer_sizes": (widths_fit, "whole numbers from 1"),
@@ -204,8 +245,10 @@ class _IT3Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             "steps": (_is_whole(self.steps, 0), "a whole number from 0"),
             "learning_rate_init": (_is_number(self.learning_rate_init), "a number above 0"),
             "learning_rate_adapt": (rate == 0 or _is_number(rate), "a number from 0"),
-            "validation_fraction": (_is_number(fraction) and fraction < 1, "between 0 and 1"),
         }
+        for name in ("validation_fraction", "calibration_fraction"):
+            fraction = getattr(self, name)
+            checks[name] = (_is_number(fraction) and fraction < 1, "between 0 and 1")
         for name, (right, expected) in checks.items():
             if not right:
                 raise IT3Error(f"{name} must be {expected}, not {getattr(self, name)!r}")
@@ -217,7 +260,8 @@ class IT3Regressor(RegressorMixin, _IT3Estimator):  # type: ignore[misc]  # the 
     Args:
         hidden_layer_sizes: widths of the hidden layers; the paper's by default.
         adapt: what `predict` does. `"auto"`: what did best on validation rows under feature
-            dropout, noise and offset, which may be nothing; `tuning_.reason` says what and why.
+            dropout, noise and offset, behind a gate that bounds its harm, which may be nothing;
+            `report_` says what and why. A prediction is a row's own.
             `"instance"`: IT³ on each row alone. `"batch"`: IT³ on each `batch_size_adapt`
             consecutive rows. `"online"`: the same without a reset between batches, from the first
             row of a call to its last. None: nothing. Under `"batch"` and `"online"` a prediction
@@ -228,15 +272,17 @@ class IT3Regressor(RegressorMixin, _IT3Estimator):  # type: ignore[misc]  # the 
         learning_rate_init: Adam's, in training.
         max_iter: epochs at most.
         early_stopping: whether to stop after 30 epochs without a lower validation error, and keep
-            the best weights. There are validation rows in any case: trust and `"auto"` need them.
-        validation_fraction: fraction of the rows for validation (at least 8 rows; none of fewer
-            than 40).
+            the best weights. There are validation rows in any case: `"auto"` needs them.
+        validation_fraction: fraction of the rows that choose and stop early (at least 8 rows; none
+            of fewer than 40).
+        calibration_fraction: fraction of the others that set the gate's threshold and intervals
+            (likewise), and are not trained on either.
         random_state: a number makes everything repeatable.
         verbose: whether to show the progress of training, on standard error.
 
     Attributes:
-        tuning_: what `"auto"` chose, why, and what it tried; None for other settings.
-        trust_: the distribution of idempotence errors of validation rows.
+        predictor_: what it3_core's `calibrate` made: gate, score, intervals; `report_` in words.
+        tuning_: what `"auto"` chose, why, and what it tried.
         history_: losses by epoch.
         validation_error_: mean absolute error on validation rows, without adaptation (for a
             classifier the fraction of wrong predictions); None where there were none. A little too
@@ -253,7 +299,7 @@ class IT3Regressor(RegressorMixin, _IT3Estimator):  # type: ignore[misc]  # the 
         >>> rows[0, 1] = np.nan                      # a value is missing
         >>> model.predict(rows).shape
         (3,)
-        >>> model.predict_detailed(rows).flagged.dtype  # is this row unusual?
+        >>> model.predict_full(rows).flagged.dtype  # is this row unusual?
         dtype('bool')
     """
 
@@ -263,6 +309,13 @@ class IT3Regressor(RegressorMixin, _IT3Estimator):  # type: ignore[misc]  # the 
         if bool((labels == labels[0]).all()):
             raise IT3Error(f"the target is {float(labels[0]):g} in every row: nothing to learn")
         return rows, labels, np.zeros(len(labels))
+
+    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> Floats:
+        """`(n, 2)`: the ends of intervals; so many of rows like those in fit are inside."""
+        found = self._calibrated(X, coverage)
+        assert found.lower is not None
+        assert found.upper is not None
+        return np.stack([found.lower, found.upper], 1)
 
     def _decoded(self, output: Tensor) -> Floats:
         return _array(output[:, 0])
@@ -288,6 +341,13 @@ class IT3Classifier(ClassifierMixin, _IT3Estimator):  # type: ignore[misc]  # th
     def predict_proba(self, X: ArrayLike) -> Floats:
         """The probability of each class, in the order of `classes_`."""
         return _array(self._outputs(self._rows(X), self.method())[0].softmax(1))
+
+    def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """`(n, classes)`: sets of classes that hold the true one of so many rows like those in
+        fit."""
+        found = self._calibrated(X, coverage).prediction_set
+        assert found is not None
+        return found
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[Floats, Tensor, NDArray[Any]]:
         rows, targets = validate_data(self, X, y, ensure_min_samples=2, **_TAKEN)

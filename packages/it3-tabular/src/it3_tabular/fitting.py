@@ -21,8 +21,11 @@ from it3_core import (
     Conditioned,
     History,
     IT3Error,
+    Predictor,
     Regression,
+    ScoreKind,
     Tuning,
+    calibrate,
     fit,
     tune,
     widen,
@@ -30,6 +33,7 @@ from it3_core import (
 )
 from it3_core.batching import batches
 from it3_core.training.fit import Loss
+from it3_core.trust.tune import apart
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -42,6 +46,7 @@ _FARTHEST = 1e6  # standard deviations, where values are clipped
 _FEWEST_ROWS = 8  # of validation: with fewer, a choice would be chance
 _SMALLEST_TABLE = 5 * _FEWEST_ROWS
 _PATIENCE = 30  # epochs without a new best before training stops
+_BANK = 2000  # training rows that scores of features learn from
 _DRAWS = 2  # of each shift: what one draw favours, the other need not
 
 
@@ -134,25 +139,39 @@ def train_network(
     return network, history
 
 
-def choose(estimator: Any, x: Tensor, y: Tensor, seed: int) -> Tuning:
-    """The best of the candidates on validation rows under shifts, or none of them."""
-    if len(y) < _FEWEST_ROWS:
-        reason = f"No adaptation: {len(y)} validation rows are too few to choose by."
-        return Tuning(Candidate("Source"), reason, ())
-    settings: dict[str, Any] = {
-        "shifts": _shifts(seed),
-        "candidates": candidates(estimator.steps, estimator.learning_rate_adapt),
-        "batch_size": 1024,
-        "false_alarms": None,  # a gate looks at a batch, and rows are predicted one by one
-    }
-    return tune(estimator.network_, estimator.adapter_, (x, y), progress=False, **settings)
+def calibrated(
+    estimator: Any, train: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor],
+    rest: tuple[Tensor, Tensor], seed: int,
+) -> Predictor:  # fmt: skip
+    """What is chosen by validation rows under shifts, or nothing; two thirds of the rest set its
+    threshold, and a third its intervals."""
+    network, adapter = estimator.network_, estimator.adapter_
+    widths = tuple(estimator.hidden_layer_sizes)
+    rows = apart(len(rest[1]), [2, 1], seed)
+    limits, kept = (rest[0][part] for part in rows)
+    doubt = ScoreKind("Idempotence")
+    tuning = Tuning(Candidate("Source"), "No adaptation: it was not asked for.", doubt=doubt)
+    if estimator.adapt == "auto":
+        few = f"No adaptation: {len(validation[1])} validation rows are too few to choose by."
+        tuning = replace(tuning, reason=few)
+    if estimator.adapt == "auto" and len(validation[1]) >= _FEWEST_ROWS:
+        tuning = tune(
+            network, adapter, validation, shifts=_shifts(seed), thresholds=limits,
+            candidates=candidates(estimator.steps, estimator.learning_rate_adapt),
+            train=train[0][:_BANK], layer=f"model.{2 * len(widths) - 1}",
+            progress=False,
+        )  # fmt: skip
+    method = tuning.build(network, adapter)
+    if len(kept) > 1:
+        return calibrate(method, (kept, rest[1][rows[1]]), batch_size=1024)
+    known = validation if len(validation[1]) > 1 else train
+    return replace(calibrate(method, known, batch_size=1024), misses=None)
 
 
 def candidates(steps: int, lr: float) -> list[Candidate]:
     """Steps of the prediction of either sign, and of each row's own weights: rows stay apart."""
-    found = [Candidate("AnswerStep", {"alpha": a}) for a in (-0.5, -0.25, 0.25, 0.5, 1.0)]
-    found.append(Candidate("IT3", {"steps": 1, "lr": 1e-4, "per_instance": True}))
-    settings = dict.fromkeys([(1, 0.05), (3, 0.05), (steps, lr)])
+    found = [Candidate("AnswerStep", {"alpha": a}) for a in (-0.5, 0.5, 1.0)]
+    settings = dict.fromkeys([(3, 0.05), (steps, lr)])
     return found + [Candidate("IT3", {**gradient_step(*s), "per_instance": True}) for s in settings]
 
 

@@ -28,10 +28,10 @@ from it3_core import (
     AnswerStep,
     Candidate,
     Conditioned,
-    Gate,
     Method,
     OnlineIT3,
     Source,
+    StreamGate,
     choose_step,
     paper_it3,
     paper_online_it3,
@@ -42,6 +42,7 @@ from it3_core.batching import batches
 from it3_core.evaluation.evaluate import evaluate
 from it3_core.evaluation.records import Record, read_records
 from it3_core.experiment.figures import box_by_level, difference_by_level
+from it3_core.experiment.lines import gain_of
 from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION, assess_scores, summarise
 from it3_core.experiment.tables import compact, markdown, markdown_table
 from it3_core.io.output import OutputFolder
@@ -182,7 +183,7 @@ def _methods(
         "gaps known: boosting": _On("with gaps", boosting),
     }
     paper, online = steps["source"], steps["online"]
-    gate = Gate.fit(model.trust_.quantiles, 0.01)
+    gate = StreamGate(*model.usual_error_, 0.01)
     batched = {
         "IT³ (paper)": _On("zeroed", paper_it3(network, adapter, **paper)),
         "IT³ (paper, gradient stopped)": _On(
@@ -217,10 +218,9 @@ def _best_gradient_step(model: IT3Regressor) -> Candidate:
     """IT³ as it did best on validation rows under shifts, whether it helped or not."""
     assert model.tuning_ is not None
     tries = candidates(model.steps, model.learning_rate_adapt)
-    # A gain that is no finite number is stored as None.
-    gains = [-math.inf if tried["gain"] is None else tried["gain"] for tried in model.tuning_.tried]
-    steps = [index for index, tried in enumerate(tries) if tried.method == "IT3"]
-    return tries[max(steps, key=lambda index: gains[index] if gains else 0.0)]
+    steps = [one for one in tries if one.method == "IT3"]
+    gains = {str(one["candidate"]): gain_of(one) for one in reversed(model.tuning_.tried)}
+    return max(steps, key=lambda one: gains.get(str(one), -math.inf))
 
 
 class _On:

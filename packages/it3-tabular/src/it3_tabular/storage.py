@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from it3_core import Classification, History, IT3Error, Regression, Trust, Tuning
+from it3_core import Classification, History, IT3Error, Regression
 from it3_core.io.tensors import Checkpoint
 from it3_core.io.tensors import load as load_checkpoint
 from it3_core.io.tensors import save as save_checkpoint
 from it3_core.io.typed import as_kind
+from it3_core.trust.storing import parts_of, predictors_from
 from it3_tabular.fitting import Preprocessing, build
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class _Settings:
     columns: list[str] | None
     history: History
     validation_error: float | None
+    usual_error: tuple[float, float]
     classes: list[bool | int | float | str] | None
 
 
@@ -48,16 +50,18 @@ def save(estimator: Any, path: str | Path) -> None:
         "columns": None if names is None else [str(name) for name in names],
         "history": estimator.history_.describe(),
         "validation_error": estimator.validation_error_,
+        "usual_error": list(estimator.usual_error_),
         "classes": labels,
     }
+    trust, tuning, tensors = parts_of({"row": estimator.predictor_})
     save_checkpoint(
         path,
         estimator.network_,
         adapter=estimator.adapter_,
         settings=settings,
-        trust=estimator.trust_,
-        tuning=estimator.tuning_,
-        tensors=vars(estimator.preprocessing_),
+        trust=trust,
+        tuning=tuning,
+        tensors={**vars(estimator.preprocessing_), **tensors},
         versions={"it3-tabular": __version__},
     )
 
@@ -116,8 +120,9 @@ def _restore(estimator: Any, stored: Checkpoint, settings: _Settings) -> None:
     if widths != tuple(None if weight is None else len(weight) for weight in weights):
         raise IT3Error("its weights are not of the widths that it names")
     estimator.network_ = stored.restore(build(columns, widths, adapter)).eval()
-    estimator.trust_ = Trust.from_description(stored.trust or {})
-    estimator.tuning_ = None if stored.tuning is None else Tuning.from_description(stored.tuning)
+    parts = (stored.trust, stored.tuning, stored.tensors)
+    estimator.predictor_ = predictors_from(*parts, estimator.network_, adapter)["row"]
+    estimator.usual_error_ = settings.usual_error
     estimator.method()  # that there is one
     estimator.history_ = settings.history
     estimator.n_iter_ = len(settings.history.train)

@@ -182,6 +182,9 @@ class ImageTrain(verbs.TrainOptions):
     bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
     """Multiply in bfloat16, if the CPU can; by default on a GPU only."""
     tuned: Tuned = "16:1024"
+    held_out: Annotated[float, Parameter(validator=Number(gt=0, lt=0.9))] = 0.1
+    """Share of the images that is not trained on: a quarter of these is for every choice, the
+    others set thresholds and intervals."""
 
     def __post_init__(self) -> None:
         """Refuses what no network can be trained with, before images are read."""

@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from it3_core import Activations, Adapter, IT3Error
-from it3_core.engine.inner_optimizer import Norm, has_batch_norm
 from it3_core.experiment import types
 from it3_core.experiment.predict import in_words
 from it3_core.experiment.train import hold_out
 from it3_core.io.tensors import digest, load
 from it3_core.io.typed import as_kind, printable
-from it3_core.trust.candidates import STREAMING, Candidate
+from it3_core.trust.tune import apart as drawn
 from it3_vision.corruptions import EXTRA, benchmark_for, corrupt_all
 from it3_vision.data import BadImage, ImageSet, Preprocessing, fit_to, open_images, read_image
 from it3_vision.data.images import Pixels
@@ -33,16 +32,12 @@ from it3_vision.image_options import Brings, ImageTrain, tuned_sizes
 from it3_vision.networks import is_network
 
 IN_MEMORY = 4e9  # bytes up to which training images are decoded once and kept
-VALIDATION, MOST_VALIDATION = 0.1, 5000  # fraction of the training images, and how many at most
+VALIDATION, MOST_VALIDATION = 0.1, 5000  # of an extrapolation network; and how many at most
 STATISTICS = 2000  # training images that statistics are taken of
 REFRESH = 1000  # of them, images that batch norms get theirs from before each validation
 
 _LOST = 0.1  # fraction of the right answers that a corruption must cost to be worth trying under
 _REPEATS = 6  # times that it is applied at most
-_PRIORS = (16, 8, 4)  # images that the training data count as, where few images' statistics blend
-_MEMORIES = (64, 256)  # images of a stream that count
-_MANY = 64  # images whose own statistics are enough
-_SOME = 16  # images from which on gradient steps are tried; see `candidates`
 _AT_ONCE = 64  # images that are predicted at once
 
 
@@ -226,19 +221,23 @@ def training_data(
 ) -> types.TrainingData:
     """Images, split, with their preprocessing."""
     if apart is None:
-        rows, validation = hold_out(
-            len(images), VALIDATION, options.seed, least=least, most=MOST_VALIDATION
+        rows, held = hold_out(
+            len(images), options.held_out, options.seed, least=least, most=MOST_VALIDATION
         )
         rest = images.take(rows)
     else:
         rest, images = images, images.joined(apart)
-        rows, validation = list(range(len(rest))), list(range(len(rest), len(images)))
+        rows, held = list(range(len(rest))), list(range(len(rest), len(images)))
+    # Of few, all choose, and there is nothing to set a threshold by.
+    parts = drawn(len(held), [1, 3], options.seed) if len(held) >= 4 * least else [range(len(held))]
+    validation, *others = ([held[row] for row in part] for part in parts)
     preprocess = fit_preprocessing(rest, size, options, brings)
     some = rest.sample_rows(min(STATISTICS, len(rest)), options.seed)
     return types.TrainingData(
         adapter=adapter(rest),
         rows=rows,
         validation=validation,
+        calibration=[row for part in others for row in part],
         plain=TrainingImages(images, preprocess),
         augmented=lambda chosen: TrainingImages(images.take(list(chosen)), preprocess, augment),
         seen=np.asarray(rows)[some].tolist(),
@@ -291,28 +290,6 @@ def shifted_validation(
 def _whole_batches(number: int, size: int) -> int:
     """A last batch of a few images has other statistics, and of one image perhaps none at all."""
     return number - number % size if number > size else number
-
-
-def candidates(model: nn.Module, batch_size: int) -> list[Candidate]:
-    """What tuning tries, the cheapest first: statistics, answer steps, and IT³ on either.
-
-    Of fewer than 64 images also the statistics of the stream that they come in. For fewer than 16
-    gradient steps are not tried: they cost five to seven passes each, and the time is better spent
-    on more validation images, without which a choice is made by chance.
-    """
-    norms: list[Norm] = ["source"]
-    if has_batch_norm(model):
-        few = [round(batch_size / (batch_size + prior), 3) for prior in _PRIORS]
-        norms += ["batch", 0.6] if batch_size >= 16 else few
-    found = [Candidate("Source", {"norm": norm}) for norm in norms[1:]]
-    if has_batch_norm(model) and batch_size < _MANY:
-        found += [Candidate(STREAMING, {"memory": memory}) for memory in _MEMORIES]
-    found += [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-0.5, 0.5, 1.0)]
-    for norm in norms[:2] if batch_size >= _SOME else []:
-        above = {"parameters": "above", "norm": norm}
-        found.append(Candidate("IT3", {**above, "lr": 1e-3}))
-        found.append(Candidate("IT3", {**above, "lr": 0.05, "optimizer": "SGD", "power": 2.0}))
-    return found
 
 
 # --- evaluate and predict

@@ -65,6 +65,8 @@ class Train(TrainOptions):
     "The share of shapes that is out of distribution, such as 5%, in place of a threshold."
     epochs: Positive | None = None
     "Instead of the protocol's."
+    calibration: float = 0.35
+    "Share of the training shapes that is kept for thresholds and intervals, and not trained on."
 
     def share(self) -> float | None:
         """`top` as a fraction."""

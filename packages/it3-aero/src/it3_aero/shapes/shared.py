@@ -35,13 +35,12 @@ from it3_core.experiment.lines import (
 )
 from it3_core.experiment.predict import in_words
 from it3_core.experiment.statistics import OUT_OF_DISTRIBUTION
-from it3_core.experiment.train import hold_out, trials
+from it3_core.experiment.train import three_parts, trials
 from it3_core.io.tensors import digest
 from it3_core.io.typed import as_kind, printable, read_json
 from it3_core.model.adapters import adapter_from
 from it3_core.model.losses import zigzag_loss
 from it3_core.scores.uncertainty import Mahalanobis
-from it3_core.trust.candidates import Candidate
 
 _HEAD: dict[str, Any] = {"parameters": "above"}  # the weights above where the signal enters
 
@@ -54,6 +53,7 @@ class StoredSettings(TypedDict):
     levels: int
     nodes: int
     solver: str
+    calibration: float
     shapes: str
 
 
@@ -115,6 +115,8 @@ def problem_of(
     """
     if threshold is not None and options.top is not None:
         raise IT3Error("give a threshold or a top, not both")
+    if not 0 <= options.calibration < 0.9:
+        raise IT3Error(f"calibration is a share from 0 to below 0.9, not {options.calibration}")
     top = options.share() or protocol.top
     if threshold is None and top is not None:
         labels = [float(dataset.get(index).y) for index in dataset.indices()]
@@ -122,7 +124,7 @@ def problem_of(
     threshold = usual if threshold is None else threshold
     network = protocol.network
     shapes = Levels.of(dataset, task.inputs, threshold, levels, task.falling).train
-    found = _training_data(shapes, options.seed)
+    found = _training_data(shapes, options.seed, options.calibration)
     size = protocol.batch_size or (32 if len(found.rows) < 800 else 64)
     nodes = shapes.x.ptr.diff().max() if is_graph(shapes.x) else shapes.x.shape[1]
     return types.Problem(
@@ -135,6 +137,7 @@ def problem_of(
             "levels": levels,
             "nodes": int(nodes),
             "solver": dataset.solver,
+            "calibration": options.calibration,
             **settings,
             "shapes": _fingerprint(shapes),
         },
@@ -154,7 +157,8 @@ def problem_of(
             second_weight=protocol.second_weight,
             shared_prefix=network.entrance == "head",  # nearly nothing lies below the nodes
         ),
-        trials=trials(task.shifts, batch_size=16, seed=options.seed, candidates=_candidates),
+        trials=trials(task.shifts, batch_size=16, seed=options.seed),
+        features="model.trunk",
         extrapolation=types.Extrapolation("lower" if task.falling else "upper"),
         statistics=_statistics,
         restore=partial(restored, task),
@@ -167,8 +171,9 @@ def _fingerprint(shapes: Shapes) -> str:
     return digest({**parts, "y": shapes.y}, {})[:16]
 
 
-def _training_data(shapes: Shapes, seed: int) -> types.TrainingData:
-    rows, validation = hold_out(len(shapes), 0.15, seed, least=min(20, len(shapes) - 1))
+def _training_data(shapes: Shapes, seed: int, share: float) -> types.TrainingData:
+    least = min(20, len(shapes) - 1)
+    rows, validation, calibration = three_parts(len(shapes), 0.15, share, seed, least)
     if len(rows) < 16:
         raise IT3Error(
             f"{len(shapes)} training shapes leave too few after validation: generate 60 at least"
@@ -177,6 +182,7 @@ def _training_data(shapes: Shapes, seed: int) -> types.TrainingData:
         adapter=Regression.fit(shapes.y[rows]),
         rows=rows,
         validation=validation,
+        calibration=calibration,
         plain=lambda some: (shapes.take(list(some)).x, shapes.y[list(some)]),
         seen=rows,
         labels=shapes.y,
@@ -204,16 +210,6 @@ def restored(task: ShapeTask, settings: types.Json, adapter_json: types.Json) ->
     return types.Restored(
         _network(task, stored["network"], adapter), adapter, types.Answers([task.quantity])
     )
-
-
-def _candidates(model: nn.Module) -> list[Candidate]:
-    """What tuning tries, the cheapest first."""
-    plain: dict[str, Any] = {"optimizer": "SGD", "power": 2.0}
-    steps = [plain | {"lr": lr, "steps": n, **_HEAD} for lr in (0.01, 0.05) for n in (1, 3)]
-    return [
-        *(Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, 0.5, 1.0, 2.0)),
-        *(Candidate("IT3", step) for step in (*steps, {"lr": 2e-4, **_HEAD})),
-    ]
 
 
 def _statistics(model: nn.Module, data: types.TrainingData) -> dict[str, Tensor]:
@@ -325,7 +321,8 @@ def _training_errors(shapes: Shapes, experiment: types.Experiment) -> list[float
     network = experiment.first
     if _fingerprint(shapes) != experiment.settings["shapes"]:
         return []
-    some = shapes.take(_training_data(shapes, network.seed).rows).sample(500)
+    share = float(experiment.settings["calibration"])
+    some = shapes.take(_training_data(shapes, network.seed, share).rows).sample(500)
     source = Source(network.model, network.adapter)
     errors = [source(part).error_before for part in batches(some.x, 64)]
     return cast("list[float]", torch.cat(errors).tolist())

@@ -14,7 +14,7 @@ from it3_aero.shapes.options import Demo, New, Trained, one_thread
 from it3_aero.wings.geometry import FamilyName
 from it3_core import IT3Error
 from it3_core.experiment import verbs
-from it3_core.experiment.verbs import Positive, Quiet, Seed, application
+from it3_core.experiment.verbs import NotNegative, Positive, Quiet, Seed, application
 
 app = application("wings", "Wing sections: from their shape to a lift-to-drag ratio.")
 verbs.add_report(app, "it3-aero wings")
@@ -66,6 +66,8 @@ class DemoOptions:
 
     n: Annotated[int, Parameter(validator=Number(gte=100))] = 300
     "Number of profiles."
+    further: NotNegative = 450
+    "Further profiles, for thresholds and intervals alone."
     seed: Seed = 0
     solver: SolverName = "auto"
     "auto is XFoil where it runs, NeuralFoil elsewhere."

@@ -230,8 +230,12 @@ def _verified(solver: Solver, flow: types.Json, airfoil: Airfoil) -> types.Truth
 def demo(out: Path, options: DemoOptions) -> types.Demo:
     """Profiles drawn and solved, and the small network with fewer levels."""
     data, progress = inside(out, "data"), not options.quiet
-    generate(data, n=options.n, seed=options.seed, solver=options.solver, progress=progress)
-    train = Train(out=out / "experiment", seed=options.seed, epochs=options.epochs, levels=2)
+    whole = options.n + options.further
+    generate(data, n=whole, seed=options.seed, solver=options.solver, progress=progress)
+    train = Train(
+        out=out / "experiment", seed=options.seed, epochs=options.epochs, levels=2,
+        calibration=round(options.further / whole, 3),
+    )  # fmt: skip
     return types.Demo(
         problem(data, train),
         lambda experiment: _tested(experiment, data, (1, 16), 40),

@@ -19,12 +19,12 @@ from it3_core.evaluation.evaluate import Predictor, peak_memory
 from it3_core.evaluation.evaluate import evaluate as run_methods
 from it3_core.evaluation.records import Record, read_records, replace_records
 from it3_core.experiment.lines import AUTO, chosen_lines
-from it3_core.experiment.predict import columns_of
+from it3_core.experiment.predict import columns_of, doubts, interval_of, trust_of
 from it3_core.experiment.statistics import IDEMPOTENCE as IDEMPOTENCE  # noqa: PLC0414
 from it3_core.experiment.statistics import Row, auroc_or_none, correlation_or_none, summarise
+from it3_core.experiment.summary import Course, NetworkSummary, ScoreSummary, Summary
 from it3_core.experiment.tables import markdown, pooled
 from it3_core.experiment.types import (
-    Course,
     Evaluation,
     Experiment,
     Group,
@@ -32,9 +32,6 @@ from it3_core.experiment.types import (
     Level,
     Line,
     Network,
-    NetworkSummary,
-    ScoreSummary,
-    Summary,
     TestSet,
 )
 from it3_core.io.files import FilePath
@@ -241,14 +238,19 @@ def _answers(
             first = plain(part)
             assert isinstance(first, Adaptation)
             errors, chosen = first.error_before, auto(part)
+            predictor = network.predictor(count(part))
+            scores_of = doubts(predictor, part, first, test_set.wrap)
             columns = {
                 **columns_of(network.answers, label, "truth"),
                 **columns_of(network.answers, first.prediction, "initial"),
                 **columns_of(network.answers, getattr(chosen, "prediction", chosen), "prediction"),
                 IDEMPOTENCE: errors,
-                "percentile": network.trust.percentile(errors),
-                "flagged": network.trust.flag(errors),
+                "percentile": trust_of(predictor, network).percentile(scores_of),
+                "flagged": trust_of(predictor, network).flag(scores_of),
             }
+            if isinstance(chosen, Adaptation):
+                columns["adapted"] = chosen.adapted
+                columns |= interval_of(network.answers, predictor, chosen, scores_of, None)
             if after is not None and isinstance(adapted := after(part), Adaptation):
                 columns["error_after"] = adapted.error_after
             columns["error"] = test_set.measure(first.prediction, label)["error"]

@@ -30,8 +30,7 @@ from it3_core.methods.paper import PaperStep
 from it3_core.model.adapters import Adapter, adapter_from
 from it3_core.training.frozen import freeze
 from it3_core.training.resume import History
-from it3_core.trust.calibration import Trust
-from it3_core.trust.candidates import Tuning
+from it3_core.trust.storing import parts_of, predictors_from
 
 NETWORK, VANILLA, HISTORY = "network.safetensors", "vanilla", "history.json"
 Restore = Callable[[Json, Json], Restored]
@@ -76,6 +75,7 @@ def claim(folder: FilePath, problem: Problem, inputs: Iterable[FilePath] = ()) -
 def write_network(out: OutputFolder, network: Network, provenance: Json) -> None:
     """The history, and then the network's file, which is the sign that training is finished."""
     out.write_json(f"{network.seed}/{HISTORY}", network.history)
+    trust, tuning, tensors = parts_of(network.predictors)
     with out.writing(f"{network.seed}/{NETWORK}") as path:
         save(
             path,
@@ -87,9 +87,9 @@ def write_network(out: OutputFolder, network: Network, provenance: Json) -> None
                 "provenance": dict(provenance),
                 "paper": {kind: asdict(step) for kind, step in network.paper.items()},
             },
-            trust=network.trust,
-            tuning={str(size): one.describe() for size, one in network.tunings.items()},
-            tensors=network.statistics,
+            trust=trust,
+            tuning=tuning,
+            tensors={**network.statistics, **tensors},
         )
 
 
@@ -111,9 +111,8 @@ def _read_network(folder: Path, seed: int, restore: Restore) -> tuple[Network, J
     path, history_path = (inside(folder, f"{seed}/{name}") for name in (NETWORK, HISTORY))
     found = load_checkpoint(path)
     stored = as_kind(found.settings, _Stored, f"the metadata of {path}", "train it again")
-    kind = dict[str, dict[str, Any]]
-    tunings = as_kind(found.tuning, kind, f"the tuning of {path}", "train it again")
-    if found.trust is None or not all(size.isdecimal() for size in tunings):
+    names = found.trust or {}
+    if "row" not in names or not all(name == "row" or name.isdecimal() for name in names):
         raise IT3Error(f"{path} is not the network of an experiment: train it again")
     make: dict[str, Callable[[], nn.Module]] = {
         VANILLA: lambda: restore(stored.settings, found.adapter_description).model
@@ -130,15 +129,16 @@ def _read_network(folder: Path, seed: int, restore: Restore) -> tuple[Network, J
     except (RuntimeError, OverflowError, MemoryError) as problem:  # torch's, of mad sizes
         raise IT3Error(f"{path} has settings of no network: train it again") from problem
     history = read_json(history_path, History, "train it again")
+    model = found.restore(blank.model).eval()
+    parts = (found.trust, found.tuning, found.tensors)
     network = Network(
         seed=seed,
-        model=found.restore(blank.model).eval(),
+        model=model,
         adapter=blank.adapter,
         answers=blank.answers,
         settings=stored.settings,
-        statistics=found.tensors,
-        tunings={int(size): Tuning.from_description(one) for size, one in tunings.items()},
-        trust=Trust.from_description(found.trust),
+        statistics={k: v for k, v in found.tensors.items() if not k.startswith("predictor.")},
+        predictors=predictors_from(*parts, model, blank.adapter, str(path)),
         history=asdict(history),
         measured=stored.measured,
         vanilla=baselines.pop(VANILLA, None),

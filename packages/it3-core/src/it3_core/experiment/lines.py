@@ -17,11 +17,11 @@ from it3_core.experiment.types import Experiment, Line, Network
 from it3_core.methods.actmad import Activations, ActMAD
 from it3_core.methods.answer_step import AnswerStep
 from it3_core.methods.batch_statistics import BatchStatistics
-from it3_core.methods.gated import Gate
 from it3_core.methods.it3 import IT3
 from it3_core.methods.online_it3 import OnlineIT3
 from it3_core.methods.paper import PaperStep, paper_it3, paper_online_it3
 from it3_core.methods.source import Source
+from it3_core.methods.stream_gate import StreamGate
 
 _KINDS = ("source", "online")  # of the paper's steps
 PRIOR = 16
@@ -41,7 +41,8 @@ def actmad(network: Network, size: int, norm: Norm = "source") -> Predictor:
 
 def online_it3(network: Network, norm: Norm = "source", **settings: Any) -> OnlineIT3:
     """Online IT³ with a gate of the validation errors, which are of the trained statistics."""
-    gate = Gate.fit(network.trust.quantiles, 0.01) if norm == "source" else "stream"
+    usual = network.measured.get("usual_error") if norm == "source" else None
+    gate = StreamGate(usual[0], usual[1], 0.01) if usual else "stream"
     settings = {"gate": gate, "norm": norm, **settings}
     return OnlineIT3(network.model, network.adapter, **settings)
 
@@ -55,7 +56,7 @@ SECOND_PASS = Line(
 VANILLA = Line("vanilla net", vanilla, once=True)
 AUTO = Line(
     "IT³ auto",
-    lambda network, size: network.tuning(size).build(network.model, network.adapter),
+    lambda network, size: network.predictor(size).method,
     note="The method that was chosen on validation data, which may be no adaptation.",
 )
 
@@ -137,6 +138,11 @@ def with_paper_step(experiment: Experiment, steps: int | None, lr: float | None)
         for one in experiment.networks
     ]
     return replace(experiment, networks=networks)
+
+
+def units(name: str) -> str:
+    """What a gate opens for, in words."""
+    return "single rows" if name == "row" else f"batches of {name}"
 
 
 def gain_of(entry: Mapping[str, Any]) -> float:

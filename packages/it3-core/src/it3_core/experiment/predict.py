@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -15,14 +16,26 @@ from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import Adapt
 from it3_core.experiment.lines import PRIOR, online_it3
 from it3_core.experiment.types import Answers, Experiment, Item, Json, Network, Prediction, Reader
-from it3_core.methods.base import Adaptation, Method
+from it3_core.methods.base import Adaptation, Method, answered
 from it3_core.methods.batch_statistics import BatchStatistics
 from it3_core.methods.it3 import IT3
 from it3_core.methods.source import Source
+from it3_core.scores.answers import Idempotence
+from it3_core.scores.passes import UncertaintyScore
+from it3_core.trust.calibration import Trust
+from it3_core.trust.conformal import Predictor as CalibratedPredictor
+
+_ENDS = ("lower", "upper")
+_LEAST = 9  # calibration rows that a coverage of 0.9 needs
 
 
 def predict(
-    experiment: Experiment, reader: Reader, paths: Sequence[Path], *, adapt: Adapt = "auto"
+    experiment: Experiment,
+    reader: Reader,
+    paths: Sequence[Path],
+    *,
+    adapt: Adapt = "auto",
+    coverage: float | None = None,
 ) -> Iterator[Prediction]:
     """One prediction an item, in the order of the paths; what can't be read has a problem.
 
@@ -31,15 +44,21 @@ def predict(
         reader: how files become inputs, and predictions words.
         paths: files, folders, or what else the reader takes.
         adapt: what to do at test time.
+        coverage: of the intervals, or sets, that `auto` has; by default 0.9, where there are rows
+            enough for it.
     """
     network = experiment.first
     method = reader.wrap(method_for(network, adapt))
     plain = reader.wrap(Source(network.model, network.adapter))
     items = chain.from_iterable(reader.read(path) for path in paths)
-    for part in _evenly(items, 1 if adapt == "instance" else reader.batch_size):
+    sizes = network.sizes if adapt == "auto" else []
+    if coverage is not None and adapt == "auto":
+        network.predictors["row"]._limit(coverage)  # before any work
+    size = 1 if adapt == "instance" else reader.batch_size
+    for part in _in_sizes(items, sizes) if sizes else _evenly(items, size):
         found = [Prediction(item, problem=item.problem) for item in part]
         if good := [one for one in found if one.problem is None]:
-            _fill(network, reader, plain, method, good)
+            _fill(network, reader, plain, method, good, adapt == "auto", coverage)
         for one in found:
             if one.problem is None and reader.verify is not None:
                 truth = reader.verify(one.item.value)
@@ -50,8 +69,9 @@ def predict(
 
 
 def _fill(
-    network: Network, reader: Reader, plain: Predictor, method: Predictor, found: list[Prediction]
-) -> None:
+    network: Network, reader: Reader, plain: Predictor, method: Predictor,
+    found: list[Prediction], calibrated: bool, coverage: float | None,
+) -> None:  # fmt: skip
     """Predicts for these items, as one batch."""
     x = reader.batch(network, [one.item.value for one in found])
     # A method on the batch's statistics has another first prediction than the network as it is, and
@@ -59,14 +79,84 @@ def _fill(
     first, last = plain(x), method(x)
     assert isinstance(first, Adaptation)
     output = last.prediction if isinstance(last, Adaptation) else last
-    errors = first.error_before
-    percentiles, flags = network.trust.percentile(errors), network.trust.flag(errors)
+    predictor = network.predictor(len(found))
+    scores, trust = doubts(predictor, x, first, reader.wrap), trust_of(predictor, network)
+    percentiles, flags = trust.percentile(scores), trust.flag(scores)
+    intervals: dict[str, Tensor] = {}
+    if calibrated and isinstance(last, Adaptation):
+        intervals = interval_of(network.answers, predictor, last, scores, coverage)
     columns = [columns_of(network.answers, one) for one in (first.prediction, output)]
     for row, one in enumerate(found):
         one.first_output, one.output = take(first.prediction, [row]), take(output, [row])
         one.initial, one.values = (_fields(network, some, row) for some in columns)
         one.percentile, one.flagged = float(percentiles[row]), bool(flags[row])
         one.adapted = one.initial != one.values
+        if isinstance(last, Adaptation):
+            one.adapted = bool(last.adapted[row])
+        one.interval = {name: values[row].tolist() for name, values in intervals.items()}
+        if (likely := one.interval.pop("probability", None)) is not None:
+            one.values = {**one.values, "probability": likely}
+        if "prediction_set" in one.interval:
+            inside = zip(network.answers.classes, one.interval["prediction_set"], strict=True)
+            one.interval = {"prediction_set": [name for name, is_in in inside if is_in]}
+
+
+def doubts(
+    predictor: CalibratedPredictor, x: Any, first: Adaptation,
+    wrap: Callable[[Predictor], Predictor],
+) -> Tensor:  # fmt: skip
+    """How doubtful the source's answers are, by the score that was chosen."""
+    score = predictor.score
+    if not isinstance(score, UncertaintyScore) or isinstance(score, Idempotence):
+        return first.error_before
+
+    def scored(x: Any) -> Adaptation:
+        passes = score.observe(x)
+        return replace(answered(passes), before=score.of(passes).detach())
+
+    found = wrap(scored)(x)
+    assert isinstance(found, Adaptation)
+    return found.error_before
+
+
+def trust_of(predictor: CalibratedPredictor, network: Network) -> Trust:
+    """Which of these scores are usual."""
+    return predictor.trust or network.trust
+
+
+def interval_of(
+    answers: Answers, predictor: CalibratedPredictor, found: Adaptation, scores: Tensor,
+    coverage: float | None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Ends of each number's interval, or sets and probabilities; nothing without rows for it."""
+    rows = 0 if predictor.misses is None else len(predictor.misses)
+    if not isinstance(found.prediction, Tensor) or (coverage is None and rows < _LEAST):
+        return {}
+    said = predictor.of(found, scores, 0.9 if coverage is None else coverage)
+    if said.prediction_set is not None and said.probability is not None:
+        return {"probability": said.probability.amax(1), "prediction_set": said.prediction_set}
+    ends = {"lower": said.lower, "upper": said.upper}
+    return {
+        name if key == "prediction" else f"{key}_{name}": values
+        for name, end in ends.items() if end is not None
+        for key, values in columns_of(answers, end).items()
+    }  # fmt: skip
+
+
+def _in_sizes(items: Iterable[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:
+    """Batches of the sizes that something was chosen for; what is left over is one batch."""
+    waiting: list[Item] = []
+    for item in items:
+        waiting.append(item)
+        if len(waiting) == sizes[0]:
+            yield waiting
+            waiting = []
+    for size in sizes:
+        while len(waiting) >= size:
+            yield waiting[:size]
+            waiting = waiting[size:]
+    if waiting:
+        yield waiting
 
 
 def _fields(network: Network, columns: Mapping[str, Tensor], row: int) -> dict[str, Any]:
@@ -103,7 +193,13 @@ def in_words(describe: Callable[[Json], str], one: Prediction) -> str:
     """A prediction as people read it; `describe` says what the network predicts."""
     before = f" (before adaptation {describe(one.initial)})" if one.adapted else ""
     unusual = ", unusual" if one.flagged else ""
-    text = f"{one.item.name}: {describe(one.values)}{before}"
+    inside = ""
+    if "lower" in one.interval:
+        ends = [describe({**one.values, "prediction": one.interval[end]}) for end in _ENDS]
+        inside = f" ({ends[0]} to {ends[1]})"
+    elif "prediction_set" in one.interval:
+        inside = f" {{{', '.join(one.interval['prediction_set'])}}}"
+    text = f"{one.item.name}: {describe(one.values)}{inside}{before}"
     return f"{text}; percentile {one.percentile:.1f}{unusual}"
 
 
@@ -115,6 +211,7 @@ def as_json(one: Prediction) -> dict[str, Any]:
         "name": one.item.name,
         **one.values,
         **{_named(k, "initial"): v for k, v in one.initial.items()},
+        **one.interval,
     }
     found |= {"percentile": one.percentile, "flagged": one.flagged, "adapted": one.adapted}
     if one.solver is not None:
@@ -142,24 +239,18 @@ def _evenly(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 class ByBatchSize:
-    """The method that was chosen for the largest batch since `reset`.
+    """What was chosen for batches of just this size, or for each row."""
 
-    So the last, smaller batch of a level is adapted as the others were.
-    """
-
-    def __init__(self, methods: Mapping[int, Method], fewer: Method) -> None:
-        self.methods, self.fewer, self.most = dict(sorted(methods.items())), fewer, 0
+    def __init__(self, network: Network) -> None:
+        self.network = network
 
     def __call__(self, x: Any) -> Adaptation:
-        self.most = max(self.most, count(x))
-        fitting = [method for size, method in self.methods.items() if size <= self.most]
-        return (fitting[-1] if fitting else self.fewer)(x)
+        return self.network.predictor(count(x)).method(x)
 
     def reset(self) -> None:
         """Forgets what came before."""
-        self.most = 0
-        for method in (self.fewer, *self.methods.values()):
-            method.reset()
+        for one in self.network.predictors.values():
+            one.method.reset()
 
 
 def method_for(network: Network, adapt: Adapt) -> Method:
@@ -168,14 +259,14 @@ def method_for(network: Network, adapt: Adapt) -> Method:
     if adapt not in get_args(Adapt):
         raise IT3Error(f"adapt is one of {', '.join(get_args(Adapt))}, not {adapt!r}")
     if adapt == "auto":
-        methods = {size: one.build(model, adapter) for size, one in network.tunings.items()}
-        return ByBatchSize(methods, Source(model, adapter))
+        return ByBatchSize(network)
     if adapt == "none":
         return Source(model, adapter)
     if adapt == "statistics":
         return BatchStatistics(model, adapter, prior=PRIOR)
     chosen = [one.chosen for one in network.tunings.values() if one.chosen.method == "IT3"]
     settings: dict[str, Any] = dict(chosen[0].settings) if chosen else {"lr": 2e-4}
+    settings.pop("per_instance", None)
     if adapt == "online":
         return online_it3(network, **settings)
     if adapt == "instance":

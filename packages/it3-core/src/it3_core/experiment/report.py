@@ -9,11 +9,12 @@ from pathlib import Path
 import pandas as pd
 
 from it3_core.experiment.figures import plain_axes
-from it3_core.experiment.lines import AUTO, gain_of
-from it3_core.experiment.page import Page, Part, columns, facts, picture, plain, table
+from it3_core.experiment.lines import AUTO, gain_of, units
+from it3_core.experiment.page import Page, Part, columns, facts, picture, table
 from it3_core.experiment.statistics import Row, plain_rows
+from it3_core.experiment.summary import NetworkSummary, Summary
 from it3_core.experiment.tables import by_level, change_cell, error_cell, fixed, interval
-from it3_core.experiment.types import Evaluation, NetworkSummary, Quantity, Summary
+from it3_core.experiment.types import Evaluation, Quantity
 from it3_core.io.files import FilePath
 from it3_core.methods.paper import PaperStep
 from it3_core.trust.candidates import Tuning
@@ -27,6 +28,12 @@ _PAPER = (
     "idempotence error most on shifted validation inputs."
 )
 
+_BOUND = (
+    "Where the gate is shut, answers are the source's to the bit. In distribution, on average over "
+    "the rows that set the threshold, the mean absolute error rises by at most the last column, or "
+    "so large a share of classes or maps changes; under shift nothing is guaranteed."
+)
+
 _DPI = 160  # of the pictures, as `OutputFolder.write_figure` writes them
 
 
@@ -37,6 +44,7 @@ def report(evaluation: Evaluation, path: FilePath) -> Path:
     page.section("Result", *_result(evaluation, unit))
     page.section("Chosen methods", *_tuning(summary))
     page.section(ADAPTATION, *_adaptation(evaluation, unit))
+    page.section("How far to believe it", *_believed(evaluation, unit))
     page.section("Uncertainty scores", *_scores(evaluation))
     page.section("Training", *map(_training, summary["networks"]))
     page.section("Data", facts(summary["provenance"]))
@@ -87,20 +95,22 @@ def _result(evaluation: Evaluation, unit: Quantity) -> Iterator[Part]:
             change = interval(auto["difference"], auto["low"], auto["high"], unit.digits)
             text += f"; the chosen method changes it by {change}"
         yield f"{text}."
-    for size, tuning in networks[0]["tunings"].items():
-        yield f"For batches of at least {size}: {tuning['reason']}"
+    for name, tuning in networks[0]["tunings"].items():
+        yield f"For {units(name)}: {tuning['reason']}"
     yield from summary["notes"]
 
 
 def _tuning(summary: Summary) -> Iterator[Part]:
     """The chosen methods with their settings, and of the first network all that was tried."""
-    lines = [["seed", "batch", "chosen method", "settings"]]
+    lines = [["seed", "gate of", "chosen method", "where this score is high", "cap", "at most"]]
     for network in summary["networks"]:
-        for size, tuning in network["tunings"].items():
-            chosen = str(Tuning.from_description(tuning).chosen)
-            lines.append([str(network["seed"]), size, chosen, plain(tuning["settings"])])
+        for name, stored in network["tunings"].items():
+            one = Tuning.from_description(stored)
+            bound = f"{100 * one.max_harm:g} %" if one.gate else ""
+            gate = [str(one.opens), f"{one.cap:g}", bound] if one.gate else ["", "", ""]
+            lines.append([str(network["seed"]), units(name), str(one.chosen), *gate])
     if len(lines) > 1:
-        yield table(lines, "Chosen on validation data, for batches of at least this size.")
+        yield table(lines, _BOUND)
     lines = [["seed", "paper's IT³", "steps", "learning rate", "idempotence error, after / before"]]
     for network in summary["networks"]:
         for kind, stored in network["paper"].items():
@@ -109,17 +119,17 @@ def _tuning(summary: Summary) -> Iterator[Part]:
             lines.append([str(network["seed"]), _KINDS.get(kind, kind), *numbers])
     if len(lines) > 1:
         yield table(lines, _PAPER)
-    for size, tuning in summary["networks"][0]["tunings"].items():
+    for name, tuning in summary["networks"][0]["tunings"].items():
         tried = sorted(tuning["tried"], key=gain_of, reverse=True)
         if not tried:
             continue
         trials = list(tried[0]["changes"])
-        lines = [["candidate", "gain", *trials]]
+        lines = [["method", "score of the gate", "cap", "gain", *trials]]
         for one in tried:
             values = [one["gain"], *(one["changes"].get(trial) for trial in trials)]
             cells = ["failed" if value is None else f"{100 * value:+.1f} %" for value in values]
-            lines.append([one["candidate"], *cells])
-        yield table(lines, f"Change of the error on validation data, batches of {size}.")
+            lines.append([one["candidate"], one["score"], f"{one['cap']:g}", *cells])
+        yield table(lines, f"Change of the error on the rows that choose, {units(name)}.")
 
 
 def _adaptation(evaluation: Evaluation, unit: Quantity) -> Iterator[Part]:
@@ -179,6 +189,63 @@ def _further(evaluation: Evaluation, wanted: Sequence[Quantity]) -> Iterator[Par
         yield table([["method", "batch", *levels], *lines], caption)
 
 
+def _believed(evaluation: Evaluation, unit: Quantity) -> Iterator[Part]:
+    """Coverage and width level by level, the flagged, and who is left when the doubtful go."""
+    answers = evaluation.answers
+    if "flagged" not in answers:
+        return
+    yield (
+        f"Intervals and sets are made for a coverage of 90 %: guaranteed on average over the draw "
+        f"of {evaluation.summary['in_distribution']} rows, measured elsewhere. A row is flagged "
+        f"when its score is above that of 95 % of calibration rows."
+    )
+    means = by_level_means(answers)
+    shown = [name for name in _COLUMNS if name in means]
+    lines = [[str(level), *(fixed(row[name], 3, "") for name in shown)]
+             for level, row in zip(means.index, plain_rows(means), strict=True)]  # fmt: skip
+    yield table([["level", *(_COLUMNS[name] for name in shown)], *lines])
+    if answers["percentile"].isna().all():
+        return
+    figure, axes = plain_axes(5.0, 3.2)
+    for level, some in answers.groupby("level", sort=False):
+        error = some.sort_values("percentile", kind="stable")["error"].expanding().mean()
+        axes.plot([100 * (n + 1) / len(error) for n in range(len(error))], error, label=str(level))
+    axes.set_xlabel("answered, the least doubtful first, %")
+    axes.set_ylabel(f"mean {unit.name}{unit.unit and f', {unit.unit}'}")
+    axes.legend(frameon=False, fontsize=8)
+    yield picture(figure, "risk-coverage curve: the mean error of the least doubtful")
+
+
+_COLUMNS = {
+    "covered": "coverage", "width": "mean width", "interval_score": "interval score",
+    "set_size": "classes in a set", "flagged": "flagged", "adapted": "adapted",
+    "flagged_error": "error of the flagged", "usual_error": "error of the others",
+}  # fmt: skip
+
+
+def by_level_means(answers: pd.DataFrame) -> pd.DataFrame:
+    """Of each level what intervals, sets and flags are worth; in the order of the levels."""
+    found = answers[["level"]].copy()
+    if {"lower", "upper", "truth"} <= set(answers):
+        low, high, truth = (answers[name].astype(float) for name in ("lower", "upper", "truth"))
+        found["covered"] = ((low <= truth) & (truth <= high)).astype(float)
+        found["width"] = high - low
+        outside = (low - truth).clip(lower=0) + (truth - high).clip(lower=0)
+        found["interval_score"] = found["width"] + 2 / (1 - 0.9) * outside
+    elif "prediction_set" in answers:
+        pairs = zip(answers["prediction_set"], answers["truth"], strict=True)
+        found["covered"] = [float(inside[int(truth)]) for inside, truth in pairs]
+        found["set_size"] = [float(sum(inside)) for inside in answers["prediction_set"]]
+    flagged = answers["flagged"].astype(bool)
+    for name in ("flagged", "adapted"):
+        if name in answers:
+            found[name] = answers[name].astype(float)
+    found["flagged_error"] = answers["error"].astype(float).where(flagged)
+    found["usual_error"] = answers["error"].astype(float).where(~flagged)
+    means: pd.DataFrame = found.groupby("level", sort=False).mean()
+    return means
+
+
 def _scores(evaluation: Evaluation) -> Iterator[Part]:
     keys = {
         "auroc_wrong": "finds wrong predictions",
@@ -194,11 +261,6 @@ def _scores(evaluation: Evaluation) -> Iterator[Part]:
         "correlations with the error, of single instances and of means over batches of 64."
     )
     yield table([["score", *keys.values()], *lines])
-    answers = evaluation.answers
-    if "flagged" in answers:
-        fractions = answers.groupby("level", sort=False)["flagged"].mean()
-        flagged = [[str(level), f"{100 * value:.0f} %"] for level, value in fractions.items()]
-        yield table([["level", "flagged"], *flagged])
     yield columns(*_pictures(evaluation, adaptation=False))
 
 

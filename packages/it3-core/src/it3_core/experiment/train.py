@@ -16,6 +16,7 @@ from it3_core.batching import batches, count, take
 from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.engine.sensitivity import sensitivity
 from it3_core.errors import IT3Error, IT3Warning
+from it3_core.experiment.choosing import FITTED, predictors_of
 from it3_core.experiment.folder import (
     NETWORK,
     VANILLA,
@@ -51,9 +52,8 @@ from it3_core.training.data import cut
 from it3_core.training.fit import Loss, fit
 from it3_core.training.frozen import freeze, layers_before
 from it3_core.training.resume import History
-from it3_core.trust.calibration import Trust
-from it3_core.trust.candidates import Candidate, Tuning, default_candidates
-from it3_core.trust.tune import ExtrapolationSplit, extrapolation_split, tune
+from it3_core.trust.candidates import Candidate, default_candidates
+from it3_core.trust.tune import ExtrapolationSplit, extrapolation_split
 
 _BATCH = 64  # rows of a forward pass
 _PAPER_ROWS = 32  # inputs of each shift that the paper's step is chosen on
@@ -195,7 +195,7 @@ def _extrapolation(fitting: _Fitting) -> list[ExtrapolationSplit]:
         short = replace(recipe, epochs=epochs, seed=recipe.seed + 1000 * number)
         name = f"extrapolation-{number + 1}"
         model, _ = fitting.fit(name, problem.loss, rows, validation, short)
-        found.append(ExtrapolationSplit(model, x, y))
+        found.append(ExtrapolationSplit(model, x, y, data.plain(rows[:FITTED])[0]))
     return found
 
 
@@ -212,30 +212,9 @@ def _network(
     model.eval()
     freeze(model, problem.recipe.freeze_until)
     statistics = {} if problem.statistics is None else problem.statistics(model, data)
-    tunings: dict[int, Tuning] = {}
-    largest: Trial | None = None
-    for trial in problem.trials(model, data) if problem.trials else ():
-        largest = trial if largest is None or trial.batch_size > largest.batch_size else largest
-        if not trial.candidates:
-            continue
-        tried = splits
-        if problem.extrapolation is not None and problem.extrapolation.side == "both":
-            rows = [one_sided(one.y, trial.batch_size, count(trial.y)) for one in splits]
-            tried = [
-                ExtrapolationSplit(one.model, take(one.x, some), take(one.y, some))
-                for one, some in zip(splits, rows, strict=True)
-            ]
-        tunings[trial.batch_size] = tune(
-            model,
-            adapter,
-            (trial.x, trial.y),
-            shifts=trial.shifts,
-            extrapolation=tried or None,
-            candidates=trial.candidates,
-            batch_size=trial.batch_size,
-            max_harm=trial.max_harm,
-            progress=progress,
-        )
+    trials = list(problem.trials(model, data)) if problem.trials else []
+    predictors = predictors_of(problem, data, model, trials, splits, progress)
+    errors = torch.cat([Source(model, adapter)(part).error_before for part in batches(x, _BATCH)])
     return Network(
         seed=problem.recipe.seed,
         model=model,
@@ -243,17 +222,19 @@ def _network(
         answers=problem.answers,
         settings={**problem.settings, **data.settings},
         statistics=statistics,
-        tunings=tunings,
-        trust=Trust.fit(model, adapter, (x, y)),
+        predictors=predictors,
         history=history.describe(),
         measured={
             "validation_error": mean_error(model, adapter, x, y),
             "validation_rows": count(x),
             "training_rows": len(data.rows),
             "sensitivity": sensitivity(model, adapter, take(x, slice(0, 500))),
+            "usual_error": [float(errors.double().mean()), float(errors.double().std())],
             "skipped": list(data.skipped[:100]),
         },
-        paper={} if largest is None else _paper_steps(model, adapter, largest),
+        paper=_paper_steps(model, adapter, max(trials, key=lambda one: one.batch_size))
+        if trials
+        else {},
     )
 
 
@@ -286,14 +267,15 @@ def trials(
     batch_size: int = 16,
     seed: int = 0,
     candidates: Callable[[nn.Module], Sequence[Candidate]] = default_candidates,
-    max_harm: float = 0.01,
+    rows: bool = True,
 ) -> Callable[[nn.Module, TrainingData], Iterator[Trial]]:
     """The plain case: shifts of the network's input, one batch size."""
 
     def made(model: nn.Module, data: TrainingData) -> Iterator[Trial]:
         generator = torch.Generator().manual_seed(seed)
         drawn = {name: partial(shift, generator=generator) for name, shift in shifts.items()}
-        yield Trial(batch_size, *data.plain(data.validation), drawn, candidates(model), max_harm)
+        x, y = data.plain(data.validation)
+        yield Trial(batch_size, x, y, drawn, candidates(model), rows)
 
     return made
 
@@ -389,6 +371,17 @@ def hold_out(
     return sorted(order[size:].tolist()), sorted(order[:size].tolist())
 
 
+def three_parts(
+    count: int, validation: float, calibration: float, seed: int, least: int = 1
+) -> tuple[list[int], list[int], list[int]]:
+    """Rows to train on, to choose by, and for thresholds and intervals."""
+    rest, chooses = hold_out(count, validation, seed, least=least)
+    if round(calibration * len(rest)) == 0:
+        return rest, chooses, []
+    rows, calibrates = hold_out(len(rest), calibration, seed + 1)
+    return [rest[row] for row in rows], chooses, [rest[row] for row in calibrates]
+
+
 def extrapolation_rows(
     data: TrainingData, how: Extrapolation, seed: int
 ) -> tuple[list[int], list[int], list[int]]:
@@ -400,19 +393,3 @@ def extrapolation_rows(
     fraction, least = how.validation
     kept, validation = hold_out(len(inside), fraction, seed, least=least)
     return rows[inside][kept].tolist(), rows[inside][validation].tolist(), rows[outside].tolist()
-
-
-def one_sided(y: Tensor, batch_size: int, most: int) -> list[int]:
-    """Rows from both ends of the labels such that each batch is of one end.
-
-    Both ends seldom come evenly mixed; in mixed batches statistics would look harmless that, at
-    test time, take away what the labels are about.
-    """
-    order = y.argsort(stable=True)
-    middle = len(order) // 2
-    wanted = min(max(batch_size, most // 2 - most // 2 % batch_size), middle)
-    generator = torch.Generator().manual_seed(0)
-    found: list[int] = []
-    for side in (order[:middle], order[middle:]):
-        found += side[torch.randperm(len(side), generator=generator)[:wanted]].tolist()
-    return found

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from it3_core.evaluation.evaluate import Predictor
+from it3_core.evaluation.evaluate import Predictor as Answering
+from it3_core.experiment.summary import Summary
 from it3_core.methods.paper import PaperStep
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import supervised_loss
 from it3_core.training.fit import Loss
 from it3_core.trust.calibration import Trust
-from it3_core.trust.candidates import Candidate, StoredTuning, Tuning
+from it3_core.trust.candidates import Candidate, ScoreKind, Tuning
+from it3_core.trust.conformal import Predictor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,10 +65,12 @@ class TrainingData:
 
     adapter: Adapter  # what kind of answer the labels are
     rows: Rows  # to train on
-    validation: Rows  # for early stopping, tuning and calibration
+    validation: Rows  # for early stopping and every choice
     plain: Callable[[Rows], Pair]  # inputs and labels of some rows, as they come at test time
     # The same for training; a `Dataset` is read batch by batch.
     augmented: Callable[[Rows], Pair | Dataset[Any]] | None = None
+    calibration: Rows = ()  # for thresholds and intervals alone
+    groups: Tensor | None = None  # of each row: rows of one group stay together
     seen: Rows = ()  # training rows that statistics are taken of
     labels: Tensor | None = None  # one number a row, which extrapolation splits need
     # What only reading tells, and `restore`, `test_set` and `reader` need again.
@@ -75,15 +79,17 @@ class TrainingData:
 
 
 class Trial(NamedTuple):
-    """What `tune` chooses by, for batches of one size, and the paper's step; without candidates
-    only the latter."""
+    """What `tune` chooses by, for gates of batches of one size or of rows, and the paper's step;
+    without candidates only the latter."""
 
     batch_size: int
     x: Any
     y: Any
     shifts: Mapping[str, Shift]
     candidates: Sequence[Candidate]
-    max_harm: float = 0.01
+    rows: bool = False  # whether the gate opens for single rows
+    scores: Sequence[ScoreKind] | None = None  # to choose from; all by default
+    max_harm: float = 0.02
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,7 @@ class Problem:
     extrapolation: Extrapolation | None = None  # networks without one end of the labels, or None
     # Of the training data, which methods need at test time.
     statistics: Callable[[nn.Module, TrainingData], Mapping[str, Tensor]] | None = None
+    features: str | None = None  # the layer that scores of features look at
     # The network without its weights, from settings and the adapter's JSON.
     restore: Callable[[Json, Json], Restored] | None = None
     provenance: Json = field(default_factory=dict)  # where the data came from; decides nothing
@@ -167,8 +174,9 @@ class Network:
     answers: Answers
     settings: Json  # the problem's and the data's
     statistics: Mapping[str, Tensor]  # of the training data, as methods need them
-    tunings: Mapping[int, Tuning]  # what was chosen for batches of at least so many inputs
-    trust: Trust  # which idempotence errors are usual
+    # What was chosen for each row ("row", which is always there) and for batches of a size ("16"),
+    # with intervals and with which scores are usual.
+    predictors: Mapping[str, Predictor]
     history: Json  # of the training
     measured: Json  # on validation rows
     vanilla: nn.Module | None = None  # the same network trained without a signal
@@ -185,13 +193,26 @@ class Network:
         """Where it computes."""
         return next(self.model.parameters()).device
 
-    def tuning(self, batch_size: int) -> Tuning:
-        """What was chosen for batches of this size: nothing, if it was tuned for larger ones."""
-        fitting = [size for size in self.tunings if size <= batch_size]
-        if fitting:
-            return self.tunings[max(fitting)]
-        least = min(self.tunings, default=1)
-        return Tuning(Candidate("Source"), f"No adaptation: tuned for batches from {least}.", ())
+    @property
+    def tunings(self) -> Mapping[str, Tuning]:
+        """What was chosen, and why."""
+        return {name: one.method.tuning for name, one in self.predictors.items()}  # type: ignore[attr-defined]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the batches that something was chosen for, the largest first."""
+        return sorted((int(name) for name in self.predictors if name != "row"), reverse=True)
+
+    @property
+    def trust(self) -> Trust:
+        """Which scores are usual."""
+        found = self.predictors["row"].trust
+        assert found is not None  # training has made it
+        return found
+
+    def predictor(self, batch_size: int) -> Predictor:
+        """What was chosen for batches of this size, or for each row."""
+        return self.predictors.get(str(batch_size), self.predictors["row"])
 
 
 @dataclass(frozen=True)
@@ -237,7 +258,7 @@ class Line(NamedTuple):
     """One method of the comparison."""
 
     name: str
-    make: Callable[[Network, int], Predictor | None]  # by batch size; None where it does not apply
+    make: Callable[[Network, int], Answering | None]  # by batch size; None where it does not apply
     once: bool = False  # whether its predictions do not depend on the batch size
     stream: bool = False  # whether it goes through all levels without a reset
     shifted: bool = False  # whether such a stream starts anew after the in-distribution level
@@ -254,57 +275,6 @@ class Picture(NamedTuple):
     section: str
     alt: str
     caption: str = ""
-
-
-class Course(TypedDict):
-    """How a training went, epoch by epoch."""
-
-    train: list[float]
-    validation: list[float]
-    best_epoch: int
-    seconds: float
-
-
-class NetworkSummary(TypedDict):
-    """What a page says of a network; tunings by batch size, as they describe themselves."""
-
-    seed: int
-    history: Course
-    measured: dict[str, Any]
-    parameters: int
-    tunings: dict[str, StoredTuning]
-    paper: dict[str, dict[str, Any]]  # `PaperStep`s
-
-
-class ScoreSummary(TypedDict):
-    """How well a score finds wrong predictions and shifted inputs, for one training seed."""
-
-    seed: int
-    score: str
-    spearman: float | None
-    auroc_wrong: float | None
-    auroc_shifted: float | None
-    pearson: float | None
-
-
-class Summary(TypedDict):
-    """What there is to say of an evaluation beside its numbers, as `evaluation.json` holds it."""
-
-    title: str
-    noun: str
-    in_distribution: str
-    columns: list[tuple[str, str, int]]
-    headline: list[str]
-    groups: list[tuple[str, list[str], bool, list[int]]]
-    methods: dict[str, str]
-    notes: list[str]
-    scores: list[ScoreSummary]
-    memory: dict[str, float]
-    networks: list[NetworkSummary]
-    settings: dict[str, Any]
-    provenance: dict[str, Any]
-    command: str
-    pictures: list[tuple[str, str, str, str]]
 
 
 @dataclass(frozen=True)
@@ -341,6 +311,8 @@ class TestSet:
     pictures: Callable[[Evaluation, Experiment], Iterable[Picture]] = lambda *_: ()
     notes: Sequence[str] = ()  # sentences for the page
     memory: bool = False  # whether to measure each method's memory
+    # Put around what says how doubtful an answer is, where an instance is not what a network takes.
+    wrap: Callable[[Answering], Answering] = lambda method: method
     identity: Json = field(default_factory=dict)  # JSON that tells these test data from others
 
 
@@ -371,6 +343,7 @@ class Prediction:
     item: Item
     values: Json = field(default_factory=dict)
     initial: Json = field(default_factory=dict)
+    interval: Json = field(default_factory=dict)  # at the coverage that was asked for
     percentile: float | None = None
     flagged: bool = False
     adapted: bool = False
@@ -391,7 +364,7 @@ class Reader:
     words: Callable[[Prediction], str]  # a prediction for people
     batch_size: int = 64  # items that make up a batch
     # Put around each method, where an item is not what a network takes.
-    wrap: Callable[[Predictor], Predictor] = lambda method: method
+    wrap: Callable[[Answering], Answering] = lambda method: method
     write: Callable[[Prediction], None] | None = None  # its outputs, to files
     verify: Callable[[Any], Truth] | None = None  # a solver's answer for an item's value
     draw: Callable[[Sequence[Prediction]], Figure] | None = None  # a picture of all predictions

@@ -161,6 +161,8 @@ class PredictOptions:
 
     adapt: Adapt = "auto"
     """Adaptation at test time; auto is the method chosen by tuning, which may be none."""
+    coverage: Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))] = None
+    """Of the intervals, or sets, that auto gives; 0.9 by default."""
     json: bool = False
     """One JSON object a line."""
     device: str = "cpu"
@@ -204,6 +206,8 @@ def train(reference: str, data: Path, options: TrainOptions) -> None:
 
 
 def _trained(experiment: "Experiment", seed: int) -> str:
+    from it3_core.experiment.lines import units
+
     network = next(one for one in experiment.networks if one.seed == seed)
     measured, history = network.measured, network.history
     lines = [
@@ -212,7 +216,7 @@ def _trained(experiment: "Experiment", seed: int) -> str:
         f"{measured['validation_error']:.4g} on {measured['validation_rows']} rows; sensitivity "
         f"to the signal {measured['sensitivity']:.2f}."
     ]
-    lines += [f"  batches of {size}: {one.reason}" for size, one in network.tunings.items()]
+    lines += [f"  {units(name)}: {one.reason}" for name, one in network.tunings.items()]
     if measured["skipped"]:
         lines.append(f"  left out: {'; '.join(measured['skipped'][:3])}")
     return "\n".join(lines)
@@ -306,7 +310,7 @@ def predict(
     task, experiment = task_named(reference), loaded(reference, folder, options.device)
     reader = task.reader(experiment, options)
     found = []
-    for one in run(experiment, reader, list(paths), adapt=options.adapt):
+    for one in run(experiment, reader, list(paths), adapt=options.adapt, coverage=options.coverage):
         found.append(one)
         problem = f"{one.item.name}: {one.problem}"
         text = problem if one.percentile is None else reader.words(one)

@@ -16,6 +16,7 @@ from it3_core.engine.functional import FunctionalModel
 from it3_core.engine.inner_optimizer import Norm, Weights, has_batch_norm
 from it3_core.errors import IT3Error
 from it3_core.model.adapters import Adapter
+from it3_core.scores.passes import Passes
 
 
 class _NotCalibratedError(IT3Error, AttributeError):
@@ -33,6 +34,8 @@ class Adaptation:
         fallback: why the answer fell back to `initial`, or None.
         error_before: idempotence error per instance, before: how unusual is this input?
         error_after: the same after adaptation.
+        adapted: for which rows the gate opened; without a gate, whose answer changed.
+        passes: what the network was seen to do on the way to `initial`, where that was kept.
 
     The two errors are computed when they are first read, where the method had no need of them:
     read them before you write other numbers into the input's memory or train the network on.
@@ -44,6 +47,8 @@ class Adaptation:
     fallback: str | None = None
     before: Tensor | Callable[[], Tensor] = field(repr=False, kw_only=True)
     after: Tensor | Callable[[], Tensor] | None = field(repr=False, kw_only=True, default=None)
+    opened: Tensor | None = field(repr=False, kw_only=True, default=None)
+    passes: Passes | None = field(repr=False, kw_only=True, default=None)
 
     @cached_property
     def error_before(self) -> Tensor:
@@ -54,6 +59,13 @@ class Adaptation:
         if self.after is None:
             return self.error_before
         return self.after() if callable(self.after) else self.after
+
+    @cached_property
+    def adapted(self) -> Tensor:
+        if self.opened is not None:
+            return self.opened
+        pairs = zip(self.prediction, self.initial, strict=True)  # rows may differ in shape
+        return torch.tensor([not torch.equal(*pair) for pair in pairs])
 
     @property
     def lower(self) -> Tensor:
@@ -144,6 +156,13 @@ def idempotence_error(
     fast.require_signal("the idempotence error")
     with fast.session() as run, torch.no_grad():
         return adapter.distance(run(x, adapter.encode(answer), weights), answer)
+
+
+def answered(passes: Passes) -> Adaptation:
+    """The network's own answer, from passes that were made."""
+    y0 = passes.answer
+    error = partial(idempotence_error, passes.network, passes.adapter, passes.x, y0)
+    return Adaptation(y0.clone(), y0, 0, before=error, passes=passes)
 
 
 def not_finite(y0: Tensor) -> str:

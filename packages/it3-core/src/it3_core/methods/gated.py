@@ -1,269 +1,306 @@
-"""Gated: adapts inputs that are unlike the training data, and leaves the rest alone."""
+"""Gated: adapts what is unlike the usual inputs, and only so far; the rest is left to the bit.
+
+For units (rows, or batches of one size) that are exchangeable with those of the threshold, on
+average over their draw, at most α of them are opened: the k-th smallest of n scores, k =
+⌈(n + 1)(1 − α)⌉, is exceeded by the next one with that probability at most. So harm is bounded by
+how the method is built, whatever the step does.
+"""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from it3_core.engine.functional import FunctionalModel, prepared
-from it3_core.engine.inner_optimizer import batch_norm_names
+from it3_core.batching import batches, count, inputs_of, labelled, take
 from it3_core.errors import IT3Error
-from it3_core.methods.base import Adaptation, Method, idempotence_error, shown
-from it3_core.model.adapters import Adapter
+from it3_core.methods.base import Adaptation, Method, answered, idempotence_error
+from it3_core.methods.source import Source
+from it3_core.model.adapters import Adapter, Regression
+from it3_core.model.classes import Classification
+from it3_core.scores.passes import Passes, Score, UncertaintyScore
 
-Observed = Literal["error", "statistics"]
-"""What a gate looks at: idempotence errors, or the shift of batch norms' statistics."""
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftObservation(Adaptation):
-    """An answer with what the batch norms saw."""
-
-    # For each batch norm (n, channels): the mean of each instance, less that of the training data,
-    # in the training data's standard deviations.
-    means: Sequence[Tensor] = field(repr=False, kw_only=True)
-
-    @property
-    def shift(self) -> Tensor:
-        """Of the batch: n times the mean square of its means.
-
-        The means of n training-like instances vary as 1/√n, so that this is as large for a batch of
-        them as for one; a shift that all instances share makes it grow with n.
-        """
-        layers = [one.mean(0).square().mean() for one in self.means]
-        return len(self.initial) * torch.stack(layers).mean().view(1)
-
-    @property
-    def each(self) -> Tensor:
-        """The same for every instance alone."""
-        return torch.stack([one.square().mean(1) for one in self.means]).mean(0)
+Unit = int | Literal["row"]
+"""What a gate opens for: each row by itself, or whole batches of this size."""
 
 
-class StatisticsShift:
-    """Answers y0 = f(x, neutral), and keeps what batch norms saw on the way.
-
-    It needs no second pass, and finds batches with a common shift much sooner than the idempotence
-    error does; of single instances it says little.
-
-    Args:
-        model: any network with batch norms, with a signal or without.
-        adapter: what kind of answer it gives.
-
-    Example:
-        >>> import torch
-        >>> from it3_core import StatisticsShift, Regression, condition
-        >>> _ = torch.manual_seed(0)
-        >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
-        >>> adapter = Regression()
-        >>> observe = StatisticsShift(condition(net, adapter, layer="1"), adapter)
-        >>> x = torch.randn(64, 3)
-        >>> float(observe(x).shift) < 2 < float(observe(x + 1).shift)
-        True
-    """
-
-    def __init__(self, model: nn.Module, adapter: Adapter) -> None:
-        names = batch_norm_names(model)
-        if not names:
-            raise IT3Error("the network has no batch norm, whose statistics could shift")
-        self.model, self.adapter = model, adapter
-        self._functional = FunctionalModel(model, watch=names, keep=_standardised)
-
-    __repr__ = shown
-
-    def __call__(self, x: Any) -> ShiftObservation:
-        x, _ = prepared(x, self._functional)
-        with self._functional.session() as run, torch.no_grad():
-            y0 = run(x, self.adapter.neutral(x))
-            means = run.ran
-        if not means:
-            raise IT3Error("no batch norm runs in the first pass: there is no shift to see")
-        error = partial(idempotence_error, self._functional, self.adapter, x, y0)
-        return ShiftObservation(y0.clone(), y0, steps=0, before=error, means=means)
-
-    def reset(self) -> None:
-        """Nothing to forget."""
+def fewest(rate: float, confidence: float | None = None) -> int:
+    """How many threshold scores a false-positive rate needs."""
+    part = Fraction(str(rate))
+    if confidence is None:
+        return math.ceil(1 / part) - 1
+    return math.ceil(math.log1p(-confidence) / math.log1p(-rate))
 
 
-def _standardised(layer: nn.Module, output: Tensor) -> Tensor:
-    """Each instance's means: a batch norm's bias is what it puts the training data's mean at.
-
-    Its scale is taken over all channels: what a channel that is scaled away sees counts for little.
-    """
-    means = output.flatten(2).mean(2) if output.dim() > 2 else output
-    if not isinstance(layer, nn.modules.batchnorm._BatchNorm) or not layer.affine:
-        return means
-    scale = layer.weight.detach().square().mean().sqrt().clamp_min(1e-12)
-    return (means - layer.bias) / scale
+def _rank(n: int, rate: float, confidence: float | None) -> int:
+    """Which of n ascending scores is the threshold; above n there is none."""
+    if confidence is None:
+        return math.ceil((n + 1) * (1 - Fraction(str(rate))))
+    # At the k-th smallest, the opened share is at most α for a given model where at least
+    # n + 1 − k of n exceed the quantile: a binomial tail.
+    log = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)
+           + i * math.log(rate) + (n - i) * math.log1p(-rate) for i in range(n + 1)]  # fmt: skip
+    tail = 0.0  # P(at least m exceed it), from m = n down
+    for m in range(n, 0, -1):
+        tail += math.exp(log[m])
+        if tail >= confidence:
+            return n + 1 - m
+    return n + 1
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Which batches are unlike the training data: by idempotence error, or by statistics shift.
-
-    The mean of many errors varies less than one error, so that a batch of 64 is told from a
-    training-like one much sooner than an image alone. The limit follows the batch:
-    `mean + z · std / √n`. A statistics shift is one number for the whole batch.
+    """Opens for what scores strictly above a threshold; never where that is None.
 
     Args:
-        mean: of the errors (or of the shifts, each instance alone) on validation data.
-        std: their standard deviation.
-        false_alarms: fraction of training-like batches that may pass as unlike.
-        of: what it looks at: `"error"`, or `"statistics"` of a `StatisticsShift`.
+        score: what it looks at, in words.
+        threshold: of the score.
+        n: how many units the threshold is of.
+        false_positive_rate: α, of such units.
+        unit: rows, or batches of one size.
+        confidence: with which α holds for one given model; None: on average over the draw.
 
     Example:
         >>> import torch
-        >>> gate = Gate(mean=0.2, std=0.1)
-        >>> gate.opens(torch.full((1,), 0.3)), gate.opens(torch.full((16,), 0.3))
-        (False, True)
+        >>> gate = Gate.fit(torch.arange(99.0), 0.01)
+        >>> gate.threshold, gate.opens(torch.tensor([98.0, 99.0]))
+        (98.0, tensor([False,  True]))
+        >>> print(Gate.fit(torch.arange(98.0), 0.01))
+        never opens: 98 threshold rows are too few for 1 %, which 99 would do
     """
 
-    mean: float
-    std: float
-    false_alarms: float = 0.1
-    of: Observed = "error"
-
-    def __post_init__(self) -> None:
-        if self.of not in get_args(Observed):
-            raise IT3Error(f"a gate looks at {' or '.join(get_args(Observed))}, not {self.of!r}")
-        if not 0 < self.false_alarms < 1:
-            raise IT3Error(f"false_alarms is a fraction between 0 and 1, not {self.false_alarms}")
-        if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std >= 0):
-            raise IT3Error("the mean and standard deviation of a gate must be finite")
-
-    @classmethod
-    def fit(cls, errors: Tensor, false_alarms: float = 0.1, of: Observed = "error") -> Gate:
-        """The gate of these errors (`Adaptation.error_before`) or shifts of validation data.
-
-        One odd image's shift can be hundreds of times as large as the others': the largest in a
-        hundred count as the next.
-        """
-        values = errors.detach().double().flatten()
-        if len(values) < 2:
-            raise IT3Error("a gate needs at least two errors of validation data")
-        if of == "statistics":
-            values = values.clamp(max=float(values.quantile(0.99, interpolation="lower")))
-        return cls(round(float(values.mean()), 9), round(float(values.std()), 9), false_alarms, of)
-
-    def opens(self, errors: Tensor) -> bool:
-        """Whether a batch with these errors, or this shift, is adapted; not finite ones are not."""
-        z = statistics.NormalDist().inv_cdf(1 - self.false_alarms)
-        limit = self.mean + z * self.std / math.sqrt(max(1, errors.numel()))
-        return limit < float(errors.mean()) < math.inf
-
-    def picks(self, answer: Adaptation) -> Tensor:
-        """The instances to adapt: all of a batch, or none, by the network's own answer."""
-        seen = answer.error_before if self.of == "error" else getattr(answer, "shift", None)
-        if seen is None:
-            raise IT3Error("a gate on statistics needs StatisticsShift for its source")
-        opens = self.opens(seen)
-        return torch.full((len(answer.initial),), opens, device=answer.initial.device)
-
-
-@dataclass(frozen=True)
-class AnswerRange:
-    """Which answers lie at an end of the trained range: each instance by its own first answer.
-
-    A network that is given inputs whose labels lie outside the training range predicts values near
-    the end of that range: it goes that far, but not further. For one number an instance.
-
-    Args:
-        low: answers below are adapted; None adapts none there.
-        high: answers above are.
-
-    Example:
-        >>> import torch
-        >>> AnswerRange.fit(torch.arange(100.0), 0.1, upper=True)
-        AnswerRange(low=None, high=89.1...)
-    """
-
-    low: float | None = None
-    high: float | None = None
-
-    def __post_init__(self) -> None:
-        for limit in (self.low, self.high):
-            if limit is not None and not math.isfinite(limit):
-                raise IT3Error(f"an end of a range is a finite number, or None, not {limit}")
+    threshold: float | None
+    n: int
+    false_positive_rate: float
+    unit: Unit = "row"
+    score: str = "score"
+    confidence: float | None = None
 
     @classmethod
     def fit(
-        cls, answers: Tensor, fraction: float, *, lower: bool = False, upper: bool = False
-    ) -> AnswerRange:
-        """The range that this fraction of validation answers lies outside of, on these sides."""
-        if not 0 <= fraction < 0.5:
-            raise IT3Error(f"fraction is from 0 to below a half, not {fraction}")
-        if answers.numel() < 2:
-            raise IT3Error("a range needs at least two answers of validation data")
-        values = answers.detach().double().flatten()
-        return cls(
-            float(values.quantile(fraction)) if lower else None,
-            float(values.quantile(1 - fraction)) if upper else None,
-        )
+        cls, scores: Tensor, false_positive_rate: float, unit: Unit = "row", *,
+        score: str = "score", confidence: float | None = None,
+    ) -> Gate:  # fmt: skip
+        """The gate of the scores of so many usual units."""
+        if not 0 < false_positive_rate < 1:
+            raise IT3Error(f"a false-positive rate lies between 0 and 1: {false_positive_rate}")
+        if confidence is not None and not 0 < confidence < 1:
+            raise IT3Error(f"confidence lies between 0 and 1, such as 0.95, not at {confidence}")
+        values = scores.detach().double().flatten().cpu()
+        if bool(values.isnan().any()):
+            raise IT3Error(f"{score} of threshold inputs is not a number: take another score")
+        n, rate = len(values), false_positive_rate
+        rank = _rank(n, rate, confidence)
+        found = None if rank > n else float(values.sort().values[rank - 1])
+        found = None if found is None or math.isinf(found) else found
+        return cls(found, n, rate, unit, score, confidence)
 
-    def picks(self, answer: Adaptation) -> Tensor:
-        """The instances to adapt: those whose first answer lies outside."""
-        first = answer.initial
-        if first.numel() != len(first):
-            raise IT3Error("a range is of one number an instance, and the network answers several")
-        rows = first.detach().flatten()
-        below = rows < (-math.inf if self.low is None else self.low)
-        return below | (rows > (math.inf if self.high is None else self.high))
+    def opens(self, scores: Tensor) -> Tensor:
+        """For each score, whether the gate opens; not for NaN."""
+        if self.threshold is None:
+            return torch.zeros_like(scores, dtype=torch.bool)
+        return scores.double() > self.threshold
+
+    def __str__(self) -> str:
+        units = "rows" if self.unit == "row" else f"batches of {self.unit}"
+        rate = f"{100 * self.false_positive_rate:g} %"
+        if self.threshold is None:
+            needed = fewest(self.false_positive_rate, self.confidence)
+            return (
+                f"never opens: {self.n} threshold {units} are too few for {rate}, "
+                f"which {needed} would do"
+            )
+        return f"opens for {units} with {self.score} above {self.threshold:.4g}: {rate} of usual"
 
 
-@dataclass(eq=False, repr=False)
 class Gated:
-    """Adapts with `method` what the gate picks, and answers the rest as `source` does.
+    """Adapts with `method` where the gate is open, and answers as the source does where it is shut.
 
-    So a method that helps under shift and costs a little on in-distribution data, as batch
-    statistics of few images do, costs next to nothing there: it runs for one such batch in ten.
+    Shut: the source's answer, to the bit. Open: a number moves at most cap · error towards the
+    method's answer; of a batch's class answers at most a share `cap` changes, the least certain
+    first; a map changes as a whole. **Guaranteed** for units that are exchangeable with those of
+    the threshold, on average over their draw, and whatever the method does: at most α of them are
+    opened, so that the mean absolute error rises by at most α · cap · error, and at most α · cap
+    of class answers (α of maps) change. **Not guaranteed**: squared errors, quotients, one given
+    model (`confidence=0.95` is for that), usual rows among shifted ones. What is not of the
+    batch size is answered by the source.
+
+    The score is of the source network alone, so that what a stream has learnt, behind the gate,
+    can't open it.
 
     Args:
-        source: its answers are what the gate looks at: `Source`, or `StatisticsShift`.
-        method: answers what the gate picks; it is given the whole batch.
-        gate: a `Gate` picks batch by batch, an `AnswerRange` instance by instance.
+        method: answers what the gate opens for, and sees nothing else.
+        score: a score of the source network, such as `AnswerDistance(model, adapter)`.
+        threshold_inputs: usual inputs that neither training nor choosing has seen; no labels are
+            needed. Or a `Gate`, which was fitted to some.
+        false_positive_rate: α.
+        cap: c. Numbers: of `error`. Classes: share of a batch, at most 1.
+        error: of numbers, the source's mean absolute error on the rows that the choice was made
+            on: one for all outputs, or one for each.
+        unit: `"row"`, or the size of the batches that are opened as a whole.
+        confidence: see `Gate`.
 
     Example:
         >>> import torch
-        >>> from it3_core import AnswerStep, Regression, Source, widen
-        >>> adapter = Regression()
+        >>> from it3_core import AnswerStep, Gated, Regression, widen
+        >>> from it3_core.scores.answers import AnswerDistance
+        >>> _ = torch.manual_seed(0)
+        >>> adapter, usual = Regression(), torch.randn(200, 3)
         >>> model = widen(torch.nn.Linear(3, 1), adapter)
         >>> _ = torch.nn.init.normal_(model.model.weight)  # stands in for training
-        >>> step = AnswerStep(model, adapter, alpha=1.0)
-        >>> never = Gated(Source(model, adapter), step, Gate(mean=9.0, std=1.0))
-        >>> answer = never(torch.randn(4, 3))
-        >>> torch.equal(answer.prediction, answer.initial)
-        True
+        >>> step, score = AnswerStep(model, adapter), AnswerDistance(model, adapter)
+        >>> method = Gated(step, score, usual, false_positive_rate=0.01, cap=2.0, error=0.1)
+        >>> answer = method(torch.tensor([[0.1, 0.2, 0.3], [9.0, 9.0, 9.0]]))
+        >>> answer.adapted
+        tensor([False,  True])
+        >>> float((answer.prediction - answer.initial).abs().max())  # cap * error
+        0.2...
     """
 
-    source: Method
-    method: Method
-    gate: Gate | AnswerRange
-
-    __repr__ = shown
+    def __init__(
+        self, method: Method, score: Score, threshold_inputs: Any, *,
+        false_positive_rate: float = 0.01, cap: float = 1.0,
+        error: float | Sequence[float] | None = None, unit: Unit = "row",
+        confidence: float | None = None,
+    ) -> None:  # fmt: skip
+        self.method, self.score, self.cap = method, score, float(cap)
+        if isinstance(score, Method) or not callable(score):
+            raise IT3Error(
+                f"a gate looks at a score of the source network, such as Idempotence(model, "
+                f"adapter), which remembers nothing; {type(score).__name__} is none"
+            )
+        self.model, self.adapter = _network_of(method)
+        self._source = Source(self.model, self.adapter)
+        self.error = _errors(self.adapter, error, self.cap, unit)
+        if isinstance(threshold_inputs, Gate):
+            self.gate = threshold_inputs
+            return
+        if threshold_inputs is None:
+            raise IT3Error("a gate needs threshold inputs: usual ones that training has not seen")
+        if unit != "row" and (not isinstance(unit, int) or unit < 1):
+            raise IT3Error(f'unit is "row" or the size of a batch, not {unit!r}')
+        scores = unit_scores(score, threshold_inputs, unit)
+        self.gate = Gate.fit(scores, false_positive_rate, unit, score=named(score),
+                             confidence=confidence)  # fmt: skip
 
     def __call__(self, x: Any) -> Adaptation:
-        first = self.source(x)
-        picked = self.gate.picks(first)
-        if not bool(picked.any()):
-            return first
-        answer = self.method(x)
-        rows = picked.view(-1, *[1] * (first.initial.dim() - 1))
-        return Adaptation(
-            torch.where(rows, answer.prediction, first.initial),
-            first.initial,
-            answer.steps,
-            answer.fallback,
-            before=lambda: first.error_before,
-            after=lambda: torch.where(picked, answer.error_after, first.error_before),
-        )
+        first, scores = self._seen(x)
+        n, unit = len(first.initial), self.gate.unit
+        if n != count(x):
+            raise IT3Error(f"a gate needs one answer a row, and {count(x)} rows have {n} answers")
+        if scores is None:
+            return replace(first, opened=torch.zeros(n, dtype=torch.bool))
+        opened = self.gate.opens(scores).to(first.initial.device).expand(n)
+        rows = opened.nonzero().flatten()
+        if not len(rows):
+            return replace(first, opened=opened)
+        found = self.method(x if len(rows) == n else take(x, rows.tolist()))
+        initial = first.initial[rows]
+        if found.prediction.shape != initial.shape:
+            raise IT3Error("the method's answer is not of the shape of the source's")
+        answer = found.prediction.detach().to(initial)
+        answer, kept = within_cap(self.adapter, answer, initial, self.cap, self.error, unit)
+        prediction = first.initial.clone()
+        prediction[rows[kept]] = answer[kept]
+        opened = torch.zeros_like(opened).index_fill(0, rows[kept], True)
+        network = self._source._functional
+        error = partial(idempotence_error, network, self.adapter, x, prediction)
+        return replace(
+            first, prediction=prediction, steps=found.steps, fallback=found.fallback,
+            opened=opened, after=error,
+        )  # fmt: skip
+
+    def _seen(self, x: Any) -> tuple[Adaptation, Tensor | None]:
+        """The source's answer, and the scores; None where the batch is not of the size."""
+        fits = self.gate.unit == "row" or count(x) == self.gate.unit
+        if isinstance(self.score, UncertaintyScore):
+            passes = self.score.observe(x)
+            scores = _of(self.score, passes, self.gate.unit) if fits else None
+            return answered(passes), scores
+        found = self.score(x) if fits else None
+        return self._source(x), found if found is None else _reduced(found, self.gate.unit)
 
     def reset(self) -> None:
         """Forgets what the method has learnt."""
-        self.source.reset()
         self.method.reset()
+
+    def __repr__(self) -> str:
+        cap = f"cap={self.cap:g}"
+        return f"Gated({self.method!r}, {self.gate}, {cap})"
+
+
+def within_cap(
+    adapter: Adapter, answer: Tensor, initial: Tensor, cap: float, error: Sequence[float],
+    unit: Unit,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """How far answers to what is open may go, and which rows change at all."""
+    kept = answer.isfinite().unsqueeze(-1).flatten(1).all(1)
+    if isinstance(adapter, Regression):
+        limit = cap * answer.new_tensor(error)
+        rows = initial.unsqueeze(-1).flatten(1)
+        move = (answer.reshape(rows.shape) - rows).nan_to_num(nan=0.0)
+        return (rows + torch.minimum(torch.maximum(move, -limit), limit)).view(initial.shape), kept
+    if not isinstance(adapter, Classification) or unit == "row" or cap >= 1:
+        return answer, kept
+    changed = (answer.argmax(1) != initial.argmax(1)) & kept
+    doubt = 1 - initial.double().softmax(1).amax(1)
+    order = torch.where(changed, doubt, -1.0).argsort(descending=True, stable=True)
+    changed[order[: math.floor(cap * len(initial))]] = False
+    return answer, kept & ~changed
+
+
+def named(score: Any) -> str:
+    """What a score is called in sentences."""
+    words = "".join(f" {c.lower()}" if c.isupper() else c for c in type(score).__name__).strip()
+    return words if isinstance(score, UncertaintyScore) else "score"
+
+
+def unit_scores(score: Score, inputs: Any, unit: Unit) -> Tensor:
+    """The scores of rows, or of the whole batches of one size that inputs make."""
+    if unit == "row":
+        found = [score(x).detach().flatten().cpu() for x, _ in labelled(inputs)]
+        return torch.cat(found) if found else torch.empty(0)
+    parts = [part for part in batches(inputs_of(inputs), unit) if count(part) == unit]
+    found = [
+        _of(score, score.observe(part), unit)
+        if isinstance(score, UncertaintyScore)
+        else _reduced(score(part), unit)
+        for part in parts
+    ]
+    return torch.tensor([float(one) for one in found], dtype=torch.float64)
+
+
+def _of(score: UncertaintyScore, passes: Passes, unit: Unit) -> Tensor:
+    return score.of(passes) if unit == "row" else score.of_batch(passes)
+
+
+def _reduced(scores: Tensor, unit: Unit) -> Tensor:
+    return scores if unit == "row" else scores.mean()
+
+
+def _network_of(method: Any) -> tuple[Any, Adapter]:
+    if not hasattr(method, "model") or not hasattr(method, "adapter"):
+        raise IT3Error(f"{type(method).__name__} has no network of its own to gate")
+    return method.model, method.adapter
+
+
+def _errors(
+    adapter: Adapter, error: float | Sequence[float] | None, cap: float, unit: Unit
+) -> list[float]:
+    """The errors that caps of numbers are of."""
+    if not 0 < cap < math.inf:
+        raise IT3Error(f"a cap is a number above 0, not {cap}")
+    if not isinstance(adapter, Regression):
+        if cap > 1 or (cap < 1 and (unit == "row" or not isinstance(adapter, Classification))):
+            raise IT3Error("the cap of classes is a share of a batch, and 1 for rows and maps")
+        return []
+    found = [error] if isinstance(error, int | float) else list(error or [])
+    if not found or not all(0 <= one < math.inf for one in found):
+        raise IT3Error("a cap of numbers is of the source's mean absolute error: give error=…")
+    return [float(one) for one in found]

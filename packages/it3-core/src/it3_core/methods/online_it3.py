@@ -23,8 +23,8 @@ from it3_core.methods.base import (
     not_finite,
     within_reach,
 )
-from it3_core.methods.gated import Gate
 from it3_core.methods.stream import StreamMethod
+from it3_core.methods.stream_gate import StreamGate
 from it3_core.model.adapters import Adapter
 from it3_core.model.losses import idempotence_loss, second_pass
 
@@ -54,21 +54,21 @@ class OnlineIT3(StreamMethod):
             every batch; 0 is the paper's.
         gate: which batches are adapted to, by the trained network's idempotence error on them
             and on those before, 16 inputs together: those that are unusual for this `"stream"`,
-            whose first 64 inputs count as usual, or for a `Gate` of validation errors, which a
-            stream needs that is shifted from its start. None is the paper's: all.
+            whose first 64 inputs count as usual, or for a `StreamGate` of validation errors,
+            which a stream needs that is shifted from its start. None is the paper's: all.
         steps, lr, optimizer, parameters, anchor_gradient, power, norm: as for `IT3`.
         trust_region: answers move no further than to y1, and the weights go that fraction of their
             way.
 
     Example:
         >>> import torch
-        >>> from it3_core import Gate, OnlineIT3, Regression, Source, condition
+        >>> from it3_core import OnlineIT3, Regression, Source, StreamGate, condition
         >>> _ = torch.manual_seed(0)
         >>> adapter = Regression()
         >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
         >>> model = condition(net, adapter, layer="0")
         >>> _ = torch.nn.init.normal_(model.embed.weight)  # stands in for training
-        >>> gate = Gate.fit(Source(model, adapter)(torch.randn(64, 3)).error_before, 0.01)
+        >>> gate = StreamGate.fit(Source(model, adapter)(torch.randn(64, 3)).error_before, 0.01)
         >>> method = OnlineIT3(model, adapter, gate=gate)
         >>> [method(shift + torch.randn(16, 3)).steps for shift in (0, 3)]
         [0, 1]
@@ -83,7 +83,7 @@ class OnlineIT3(StreamMethod):
     lr: float = 2e-4
     decay: float = 0.99
     pull: float = 0.01
-    gate: Gate | Literal["stream"] | None = "stream"
+    gate: StreamGate | Literal["stream"] | None = "stream"
     optimizer: OptimizerFactory = "Adam"
     parameters: Parameters = None
     anchor_gradient: bool = False
@@ -98,7 +98,7 @@ class OnlineIT3(StreamMethod):
         if not 0 <= self.pull <= 1:
             raise IT3Error(f"pull must lie between 0 and 1, but is {self.pull}")
         if not (self.gate in ("stream", None) or getattr(self.gate, "of", "") == "error"):
-            raise IT3Error('gate is "stream", a Gate of idempotence errors, or None')
+            raise IT3Error('gate is "stream", a StreamGate of idempotence errors, or None')
         self._functional = FunctionalModel(self.model, self.parameters, self.norm)
         self._functional.require_signal("OnlineIT3")
         self.reset()
@@ -178,8 +178,8 @@ class OnlineIT3(StreamMethod):
         opens, gate = False, self.gate
         if gate == "stream" and n >= _FIRST:  # the mean of n errors is known to std / √n, too
             std = math.sqrt(squares / (n - 1) * (1 + len(recent) / n))
-            gate = Gate(mean, std, _FALSE_ALARMS)
-        if isinstance(gate, Gate):
+            gate = StreamGate(mean, std, _FALSE_ALARMS)
+        if isinstance(gate, StreamGate):
             opens = gate.opens(recent)
         if not opens:
             off, total = new - mean, n + batch

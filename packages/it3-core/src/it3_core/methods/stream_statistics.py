@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from it3_core.engine.functional import FunctionalModel
 from it3_core.engine.inner_optimizer import Blend, Weights
 from it3_core.errors import IT3Error
-from it3_core.methods.base import Adaptation, idempotence_error, not_finite, shown
-from it3_core.methods.gated import Gate, ShiftObservation, StatisticsShift
+from it3_core.methods.base import Adaptation, answered, idempotence_error, not_finite, shown
+from it3_core.methods.stream_gate import StreamGate
 from it3_core.model.adapters import Adapter
+from it3_core.scores.passes import Passes
+from it3_core.scores.statistics import StatisticsShift
 
 _ENOUGH = 16  # instances whose means tell whether the stream has turned
 
@@ -36,18 +38,19 @@ class StreamStatistics:
     Args:
         model: any network with batch norms, with a signal or without.
         adapter: what kind of answer it gives.
-        gate: `Gate.fit(…, of="statistics")`: which statistics have shifted.
+        gate: `StreamGate.fit(…, of="statistics")`: which statistics have shifted.
         prior: how many instances the training data count as.
         memory: how many instances of the stream count.
 
     Example:
         >>> import torch
-        >>> from it3_core import Gate, Regression, StreamStatistics, condition
+        >>> from it3_core import Regression, StreamGate, StreamStatistics, condition
         >>> _ = torch.manual_seed(0)
         >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
         >>> adapter, x = Regression(), torch.randn(64, 3)
         >>> model = condition(net, adapter, layer="1")
-        >>> gate = Gate.fit(StatisticsShift(model, adapter)(x).each, of="statistics")
+        >>> from it3_core import StatisticsShift
+        >>> gate = StreamGate.fit(StatisticsShift(model, adapter)(x), of="statistics")
         >>> method = StreamStatistics(model, adapter, gate, prior=0)
         >>> right = method(x).prediction
         >>> for row in (x + 9).split(4):
@@ -58,7 +61,7 @@ class StreamStatistics:
 
     model: nn.Module
     adapter: Adapter
-    gate: Gate
+    gate: StreamGate
     _: KW_ONLY
     prior: float = 16.0
     memory: int = 64
@@ -86,14 +89,13 @@ class StreamStatistics:
         self._weight = self.prior
 
     def __call__(self, x: Any) -> Adaptation:
-        first = self._observe(x)
-        if self._shifted(first):
-            return self._adapted(x, first)
-        return first
+        seen = self._observe.observe(x)
+        first = answered(seen)
+        return self._adapted(x, first) if self._shifted(seen) else first
 
-    def _shifted(self, answer: ShiftObservation) -> bool:
+    def _shifted(self, seen: Passes) -> bool:
         """Adds the batch's means to the stream's, and says whether these have shifted."""
-        batch = _Means([one.mean(0) for one in answer.means], len(answer.initial))
+        batch = _Means([one.mean(0) for one in seen.means], len(seen.answer))
         if not bool(torch.isfinite(_size(batch.means))):
             return False  # nothing to remember
         before = self._known.and_also(self._newest)
@@ -107,7 +109,7 @@ class StreamStatistics:
             self._known, self._newest = whole, _Means()
         return self.gate.opens(whole.shift()) and (not before.count or before.nearer_to(batch))
 
-    def _adapted(self, x: Any, first: ShiftObservation) -> Adaptation:
+    def _adapted(self, x: Any, first: Adaptation) -> Adaptation:
         size, y0 = len(first.initial), first.initial
         self._blend.fraction = size / (self._weight + size)
         with self._functional.session() as run, torch.no_grad():
@@ -141,7 +143,7 @@ class _Means:
         return _Means(self.means, min(self.count, count))
 
     def shift(self) -> Tensor:
-        """As `ShiftObservation.shift`, of all of them."""
+        """As `StatisticsShift.of_batch`, of all of them."""
         return self.count * _size(self.means)
 
     def apart(self, other: _Means) -> Tensor:

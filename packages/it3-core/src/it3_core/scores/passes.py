@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ class Passes:
             over their places.
         second: y1 = F(x, encode(y0)); computed when it is first read.
         sensitivity: how much y1 moves with y0, per instance; the same, with a backward pass.
+        means: what each batch norm saw, for `StatisticsShift`.
     """
 
     x: Any
@@ -38,6 +39,7 @@ class Passes:
     features: Tensor | None
     adapter: Adapter = field(repr=False)
     network: FunctionalModel = field(repr=False)
+    means: Sequence[Tensor] = field(repr=False, default=())
 
     @cached_property
     def second(self) -> Tensor:
@@ -76,6 +78,11 @@ class UncertaintyScore:
 
     needs: ClassVar[str | None] = None  # a signal, or something of the adapter's
 
+    @property
+    def shares(self) -> bool:
+        """Whether the passes of any score of this network will do."""
+        return self.layer is None
+
     def __init__(self, model: nn.Module, adapter: Adapter, layer: str | None = None) -> None:
         self.adapter = adapter
         self.layer = layer
@@ -106,6 +113,10 @@ class UncertaintyScore:
     def of(self, passes: Passes) -> Tensor:
         """The score of each instance."""
         raise NotImplementedError
+
+    def of_batch(self, passes: Passes) -> Tensor:
+        """The score of the batch as a whole."""
+        return self.of(passes).mean()
 
     def __call__(self, x: Any) -> Tensor:
         return self.of(self.observe(x))

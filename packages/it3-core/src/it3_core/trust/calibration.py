@@ -102,7 +102,7 @@ class Trust:
 
     def percentile(self, errors: Tensor) -> Tensor:
         """Per error, the percentage of validation data with a smaller one; NaN for NaN."""
-        asked = errors.detach().double().cpu()
+        asked = errors.detach().double().cpu().contiguous()
         grid = self.quantiles
         smaller = torch.searchsorted(grid, asked)
         upper = smaller.clamp(1, len(grid) - 1)

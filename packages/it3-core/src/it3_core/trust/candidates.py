@@ -1,52 +1,60 @@
-"""What `tune` tries, what each candidate gained and harmed, and which of them is taken, if any."""
+"""What `tune` may choose: methods and scores by name, so that files can hold them."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from it3_core.engine.inner_optimizer import has_batch_norm
 from it3_core.errors import IT3Error
 from it3_core.io.typed import as_kind
 from it3_core.methods.answer_step import AnswerStep
-from it3_core.methods.base import Method
-from it3_core.methods.gated import AnswerRange, Gate, Gated, Observed, StatisticsShift
+from it3_core.methods.base import Adaptation, Method, answered
+from it3_core.methods.gated import Gate, Gated, Unit
 from it3_core.methods.it3 import IT3
-from it3_core.methods.online_it3 import OnlineIT3
 from it3_core.methods.source import Source
-from it3_core.methods.stream_statistics import StreamStatistics
-from it3_core.model.adapters import Adapter
+from it3_core.model.adapters import Adapter, Regression
 from it3_core.model.conditioning import Conditioned
-
-STREAMING = "StreamStatistics"
-"""The method that is made with a gate, on statistics, and never without."""
-
-STATEFUL = ("OnlineIT3", STREAMING)
-"""Methods that remember: what they answer depends on the batches before."""
+from it3_core.model.networks import takes_signal
+from it3_core.scores import answers, uncertainty
+from it3_core.scores.passes import Passes, UncertaintyScore
+from it3_core.scores.statistics import StatisticsShift
 
 _METHODS: dict[str, Callable[..., Method]] = {
     "Source": Source,
     "AnswerStep": AnswerStep,
     "IT3": IT3,
-    "OnlineIT3": OnlineIT3,
-    STREAMING: StreamStatistics,
 }
-
-_NAMES = {
-    "Source": "no adaptation",
-    "AnswerStep": "answer step",
-    "IT3": "IT³",
-    "OnlineIT3": "online IT³",
-    STREAMING: "statistics of the stream",
-}
-_OBSERVED = {"error": "idempotence error is unusual", "statistics": "statistics shift"}
+_NAMES = {"Source": "no adaptation", "AnswerStep": "answer step", "IT3": "IT³"}
 _DEFAULTS: dict[str, Any] = {"optimizer": "Adam", "power": 1, "norm": "source"}
-_DEFAULTS |= {"anchor_gradient": False, "trust_region": True}
+_DEFAULTS |= {"anchor_gradient": False, "trust_region": True, "per_instance": False}
+
+_SCORES: dict[str, type[UncertaintyScore]] = {
+    "Idempotence": answers.Idempotence,
+    "Sensitivity": answers.Sensitivity,
+    "AnswerDistance": answers.AnswerDistance,
+    "LargestProbability": answers.LargestProbability,
+    "Energy": answers.Energy,
+    "Entropy": uncertainty.Entropy,
+    "Mahalanobis": uncertainty.Mahalanobis,
+    "NearestNeighbours": uncertainty.NearestNeighbours,
+    "StatisticsShift": StatisticsShift,
+}
+_IN_WORDS = {
+    "Idempotence": "idempotence error",
+    "AnswerDistance": "the answer's distance from the training labels",
+    "LargestProbability": "1 − the largest probability",
+    "Mahalanobis": "Mahalanobis distance of features",
+    "NearestNeighbours": "distance of features from the nearest training rows",
+    "StatisticsShift": "shift of batch statistics",
+}
+_FITTED = {"Mahalanobis": ("means", "precision"), "NearestNeighbours": ("bank",)}
 
 
 @dataclass(frozen=True)
@@ -56,18 +64,16 @@ class Candidate:
     Args:
         method: the name of its class.
         settings: its arguments.
-        gate: where there is one, only what it picks is adapted: batches, or instances.
 
     Example:
         >>> print(Candidate("AnswerStep", {"alpha": -0.5}))
         answer step, α = −0.5
-        >>> print(Candidate("IT3", {"lr": 0.001}, Gate(mean=0.2, std=0.1)))
-        IT³, 1 step, learning rate 0.001, only on batches whose idempotence error is unusual
+        >>> print(Candidate("IT3", {"lr": 0.001, "per_instance": True}))
+        IT³, 1 step, learning rate 0.001, each row alone
     """
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    gate: Gate | AnswerRange | None = None
 
     def __post_init__(self) -> None:
         if self.method not in _METHODS:
@@ -76,45 +82,19 @@ class Candidate:
 
     def build(self, model: nn.Module, adapter: Adapter) -> Method:
         """The method, for this network."""
-        gated = [self.gate] if self.method == STREAMING else []
-        if gated and not isinstance(self.gate, Gate):
-            raise IT3Error(f"{self.method} needs a gate on statistics, which `tune` fits")
         try:
-            method = _METHODS[self.method](model, adapter, *gated, **self.settings)
+            return _METHODS[self.method](model, adapter, **self.settings)
         except TypeError as problem:
             raise IT3Error(f"{self.method} has no such setting: {problem}") from problem
-        if gated or self.gate is None:
-            return method
-        if isinstance(self.gate, AnswerRange):
-            return Gated(Source(model, adapter), method, self.gate)
-        return Gated(observer(self.gate.of, model, adapter), method, self.gate)
 
     def __str__(self) -> str:
         """In words, for sentences and tables."""
         words = [_NAMES[self.method], *(_words(*pair) for pair in self.settings.items())]
-        if self.method in ("IT3", "OnlineIT3") and "steps" not in self.settings:
+        if self.method == "IT3" and "steps" not in self.settings:
             words.insert(1, "1 step")
         if self.method == "Source" and self.settings:
             words.pop(0)
-        if isinstance(self.gate, AnswerRange):
-            words.append("only on answers at an end of the training range")
-        elif self.gate is not None:
-            words.append(f"only on batches whose {_OBSERVED[self.gate.of]}")
         return ", ".join(word for word in words if word)
-
-    def describe(self) -> StoredCandidate:
-        """This candidate as JSON, from which `from_description` makes it again."""
-        gate = None if self.gate is None else asdict(self.gate)
-        return {"method": self.method, "settings": dict(self.settings), "gate": gate}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> Candidate:
-        """The candidate that `describe()` described."""
-        stored = description.get("gate")
-        gate: Gate | AnswerRange | None = None
-        if stored is not None:
-            gate = AnswerRange(**stored) if "high" in stored else Gate(**stored)
-        return cls(str(description["method"]), dict(description["settings"]), gate)
 
 
 def _words(name: str, value: Any) -> str:
@@ -130,246 +110,258 @@ def _words(name: str, value: Any) -> str:
         "norm": "batch statistics" if value == "batch" else f"batch statistics, fraction {minus}",
         "anchor_gradient": "gradient through the anchor",
         "trust_region": "no trust region",
+        "per_instance": "each row alone",
     }
     if value is None or _DEFAULTS.get(name, ...) == value:
         return ""
     return words.get(name, f"{name.replace('_', ' ')} {minus}")
 
 
-def observer(of: Observed, model: nn.Module, adapter: Adapter) -> Method:
-    """Answers as the source does, and shows what a gate looks at."""
-    if of == "statistics":
-        return StatisticsShift(model, adapter)
-    # Its second pass shares what lies below the signal with the first.
-    return AnswerStep(model, adapter, alpha=0.0)
+@dataclass(frozen=True)
+class ScoreKind:
+    """An uncertainty score by name, and the layer that it looks at, if it needs one.
 
-
-def default_candidates(model: nn.Module) -> list[Candidate]:
-    """What `tune` tries by default, the cheapest first.
-
-    Answer steps of either sign; gradient steps in proportion to the gap (SGD on its square) and
-    with Adam on the gap itself; of all weights and, where the network was made by
-    `condition()`, of those above the signal only.
+    Example:
+        >>> print(ScoreKind("Idempotence"))
+        idempotence error
     """
-    found = [Candidate("AnswerStep", {"alpha": a}) for a in (-1.0, -0.5, -0.25, 0.25, 0.5, 1.0)]
-    above = isinstance(model, Conditioned) and model.embed is not None
-    for parameters in ["above", None] if above else [None]:
-        for lr in (0.01, 0.05):
-            settings = {"lr": lr, "optimizer": "SGD", "power": 2.0, "parameters": parameters}
-            found.append(Candidate("IT3", {**settings, "steps": 1}))
-            found.append(Candidate("IT3", {**settings, "steps": 3}))
-        found.append(Candidate("IT3", {"lr": 2e-4, "optimizer": "Adam", "parameters": parameters}))
-    return found
+
+    kind: str
+    layer: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _SCORES:
+            raise IT3Error(f"no score is called {self.kind!r}; there are {', '.join(_SCORES)}")
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it learns from training rows."""
+        return self.kind in _FITTED
+
+    def build(
+        self, model: nn.Module, adapter: Adapter, tensors: Mapping[str, Tensor] | None = None
+    ) -> UncertaintyScore:
+        """The score, for this network; a fitted one from the `tensors` that it had."""
+        kind: Any = _SCORES[self.kind]
+        if not self.is_fitted:
+            score: UncertaintyScore = kind(model, adapter)
+            return score
+        try:
+            found = {name: (tensors or {})[name] for name in _FITTED[self.kind]}
+        except KeyError as problem:
+            raise IT3Error(f"the score {self} lacks its tensors: tune again") from problem
+        fitted: UncertaintyScore = kind(model, adapter, self.layer, **found)
+        return fitted
+
+    def fit(self, model: nn.Module, adapter: Adapter, train: Any) -> UncertaintyScore:
+        """The same, fitted to training rows where it has to be."""
+        if not self.is_fitted:
+            return self.build(model, adapter)
+        fitted: UncertaintyScore = _SCORES[self.kind].fit(model, adapter, train, self.layer)  # type: ignore[attr-defined]
+        return fitted
+
+    def tensors(self, score: UncertaintyScore) -> dict[str, Tensor]:
+        """What has to be kept of a fitted score."""
+        return {name: getattr(score, name) for name in _FITTED.get(self.kind, ())}
+
+    def __str__(self) -> str:
+        return _IN_WORDS.get(self.kind, self.kind.lower())
 
 
-_MIN_GAIN = 0.02  # a fraction of the source's error
-_CONFIDENCE = 0.95
-_RESAMPLES = 2000  # for the margin of chance
-_AT_ONCE = 2**22  # numbers drawn together, which is 100 MB
+def default_scores(model: nn.Module, adapter: Adapter, layer: str | None = None) -> list[ScoreKind]:
+    """Those that this network can have; `layer`: features, for scores that training rows fit."""
+    names = ["Idempotence"] if takes_signal(model) else []
+    if isinstance(adapter, Regression):
+        names += ["AnswerDistance", *(["Sensitivity"] if takes_signal(model) else [])]
+    if hasattr(adapter, "log_probabilities"):
+        names += ["Entropy", "LargestProbability"]
+    if hasattr(adapter, "logits"):
+        names.append("Energy")
+    if has_batch_norm(model):
+        names.append("StatisticsShift")
+    found = [ScoreKind(name) for name in names]
+    return found if layer is None else [*found, *(ScoreKind(name, layer) for name in _FITTED)]
 
-AGREEING_NETWORKS = 3
-"""Networks that must gain on the extrapolation split, where no shift shows a gain."""
+
+def default_candidates(model: nn.Module, unit: Unit = "row") -> list[Candidate]:
+    """What `tune` tries by default: steps of single rows, or of batches and their statistics."""
+    above = {"parameters": "above"} if isinstance(model, Conditioned) and model.embed else {}
+    signal, normed = takes_signal(model), has_batch_norm(model)
+    steps = [Candidate("AnswerStep", {"alpha": a}) for a in (-0.5, 0.5, 1.0, 2.0)] if signal else []
+    adam = {"steps": 3, "lr": 1e-4, "anchor_gradient": True, "trust_region": False}
+    if unit == "row":
+        plain = {"steps": 3, "lr": 0.05, "optimizer": "SGD", "power": 2.0}
+        gradients = [{**one, "per_instance": True} for one in (adam, {**plain, **above})]
+        return [*steps, *(Candidate("IT3", one) for one in gradients if signal)]
+    found = [Candidate("Source", {"norm": norm}) for norm in ("batch", _blend(unit)) if normed]
+    if normed and signal:
+        found.append(Candidate("IT3", {**above, "norm": "batch", "lr": 1e-3}))
+    return [*found, *steps] if normed else [*steps, *([Candidate("IT3", adam)] if signal else [])]
 
 
-class CandidateResult(NamedTuple):
-    """How a candidate did: changes of the error, as fractions of the source's mean."""
+def _blend(size: int) -> float:
+    """The batch's fraction, where training data count as sixteen instances, and at least half."""
+    return round(max(0.5, size / (size + 16)) if size >= 16 else size / (size + 8), 3)
 
-    candidate: Candidate
-    changes: dict[str, float]
-    harms: dict[str, float]  # the changes as far as they count: of a shift's, what is beyond chance
-    gain: float
-    uncertainty: float
-    groups: list[Tensor]  # changes row by row: of all shifts, and of all extrapolation splits
-    splits: list[Tensor]  # of each extrapolation split alone
+
+@dataclass(frozen=True)
+class Width:
+    """How half-widths grow with a score s: as 1 + slope · ((s − lowest) / unit) ^ power."""
+
+    lowest: float = 0.0
+    unit: float = 1.0
+    slope: float = 0.0
+    power: float = 1.0
 
     @classmethod
-    def of(
-        cls, candidate: Candidate, relative: Mapping[str, Tensor], split_names: Sequence[str]
-    ) -> CandidateResult:
-        """From the changes of every row on each trial; `split_names` of the extrapolation."""
-        changes = {name: float(change.mean()) for name, change in relative.items()}
-        # The same rows are in all shifts, so they are averaged row by row before their spread is
-        # taken, and so are those of the extrapolation splits, which have other rows, and weigh as
-        # much.
-        shifted = {name: c for name, c in relative.items() if name not in ("clean", *split_names)}
-        splits = [relative[name] for name in split_names]
-        groups = [torch.stack(rows).mean(0) for rows in (list(shifted.values()), splits) if rows]
-        gain = -sum(float(group.mean()) for group in groups) / len(groups)
-        variance = sum(_uncertainty(group) ** 2 for group in groups)
-        z = statistics.NormalDist().inv_cdf(_CONFIDENCE)
-        chance = {name: z * _uncertainty(change) for name, change in shifted.items()}
-        harms = {
-            name: change - chance.get(name, 0.0) if math.isfinite(change) else math.inf
-            for name, change in changes.items()
-        }
-        return cls(candidate, changes, harms, gain, variance**0.5 / len(groups), groups, splits)
+    def fit(cls, score: Tensor, error: Tensor) -> Width:
+        """The most likely one, if errors have Laplace's distribution."""
+        lowest = float(score.min())
+        unit = float(score.median()) - lowest or float(score.mean()) - lowest or 1.0
+        best, least = cls(), math.inf
+        for slope, power in product((0, *(2.0**n for n in range(-4, 9))), (0.5, 1.0, 2.0)):
+            width = cls(lowest, unit, slope, power)
+            relative = width.of(score)
+            loss = float((error.abs() / relative).mean().log() + relative.log().mean())
+            if loss < least:
+                best, least = width, loss
+        return best
 
-    @property
-    def worst(self) -> str:
-        """The trial that it harms most."""
-        return max(self.harms, key=lambda name: self.harms[name])
-
-    @property
-    def harm(self) -> float:
-        """How much it harms there."""
-        return self.harms[self.worst]
-
-    def describe(self) -> StoredResult:
-        """What it was and what came of it, as JSON."""
-        changes = {name: _json(change) for name, change in self.changes.items()}
-        return {
-            **self.candidate.describe(), "candidate": str(self.candidate),
-            "gain": _json(self.gain), "changes": changes,
-        }  # fmt: skip
-
-
-class StoredCandidate(TypedDict):
-    """What `Candidate.describe` gives."""
-
-    method: str
-    settings: dict[str, Any]
-    gate: dict[str, Any] | None
-
-
-class StoredResult(StoredCandidate):
-    """What `CandidateResult.describe` gives."""
-
-    candidate: str
-    gain: float | None
-    changes: dict[str, float | None]
-
-
-class StoredTuning(StoredCandidate):
-    """What `Tuning.describe` gives."""
-
-    reason: str
-    tried: list[StoredResult]
+    def of(self, score: Tensor) -> Tensor:
+        """The relative half-width of each row; infinite where the score is NaN."""
+        above = ((score.double() - self.lowest) / self.unit).clamp_min(0).nan_to_num(nan=math.inf)
+        return 1 + self.slope * above.pow(self.power) if self.slope else torch.ones_like(above)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was chosen, why, and what else was tried.
+    """What was chosen, for which units, why, and what was measured.
 
     Attributes:
-        chosen: the method, `Source` where nothing was good enough.
+        chosen: the method; `Source` where none gained.
+        opens: the score that opens its gate; None without a gate.
+        doubt: the score that finds wrong answers.
+        gate: the threshold, and how many units it is of.
+        cap, error, max_harm: how far an answer may go, and the bound on the harm.
+        widths: how half-widths of intervals grow with the doubt, of each number.
         reason: a sentence for people.
-        tried: every candidate with its change of error on each trial, as fractions: −0.02 is 2 %
-            less.
+        tried: every pair of method and score with its cap, and its change of error under each shift
+            as a fraction: −0.02 is 2 % less.
+        scores: how well each score found wrong answers and shifted inputs.
+        rows: how many rows chose, and how many units set the threshold.
+        tensors: of fitted scores.
+        method: the chosen method, for the network that was tuned.
     """
 
     chosen: Candidate
     reason: str
-    tried: tuple[StoredResult, ...]
+    unit: Unit = "row"
+    opens: ScoreKind | None = None
+    doubt: ScoreKind | None = None
+    gate: Gate | None = None
+    cap: float = 1.0
+    error: Sequence[float] = ()
+    max_harm: float = 0.02
+    widths: Sequence[Width] = ()
+    tried: Sequence[Mapping[str, Any]] = ()
+    scores: Sequence[Mapping[str, Any]] = ()
+    rows: Mapping[str, int] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    method: Tuned | None = field(default=None, repr=False, compare=False)
 
-    def build(self, model: nn.Module, adapter: Adapter) -> Method:
+    def build(self, model: nn.Module, adapter: Adapter) -> Tuned:
         """The chosen method, for this network."""
-        return self.chosen.build(model, adapter)
+        return Tuned(model, adapter, self)
 
-    def describe(self) -> StoredTuning:
-        """This tuning as JSON, from which `from_description` makes it again."""
-        return {**self.chosen.describe(), "reason": self.reason, "tried": list(self.tried)}
+    def describe(self) -> dict[str, Any]:
+        """This tuning as JSON, from which `from_description` makes it again, with its tensors."""
+        kept = {k: v for k, v in vars(self).items() if k not in ("tensors", "method")}
+        for name in ("chosen", "opens", "doubt", "gate"):
+            kept[name] = None if kept[name] is None else asdict(kept[name])
+        kept["widths"] = [asdict(one) for one in self.widths]
+        return kept | {"error": list(self.error), "tried": list(self.tried),
+                       "scores": list(self.scores), "rows": dict(self.rows)}  # fmt: skip
 
     @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> Tuning:
+    def from_description(
+        cls, description: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
+    ) -> Tuning:
         """The tuning that `describe()` described."""
-        found = as_kind(description, StoredTuning, "the description of a tuning")
-        try:
-            chosen = Candidate.from_description(description)
-        except (TypeError, ValueError) as problem:
-            raise IT3Error(f"this is no description of a tuning: {problem}") from problem
-        return cls(chosen, found["reason"], tuple(found["tried"]))
+        found = as_kind(dict(description), _Stored, "the description of a tuning")
+        return cls(**vars(found), tensors=dict(tensors or {}))
 
     def __str__(self) -> str:
         return self.reason
 
 
-def choose(results: Sequence[CandidateResult], max_harm: float) -> Tuning:
-    """Of what was tried, the best that is good enough, or `Source`; see `tune` for the rule."""
-    tried = tuple(one.describe() for one in results)
-    if not results:
-        return Tuning(Candidate("Source"), "No adaptation: there was nothing to try.", tried)
-    sigmas = _sigmas(results)
-    good = [one for one in results if one.harm <= max_harm and _gains(one, sigmas)]
-    if not good:
-        why = _why_none(results, sigmas, max_harm)
-        return Tuning(Candidate("Source"), f"No adaptation: on validation data, {why}.", tried)
-    # In-distribution inputs are better left alone, where that can be had.
-    gated = [one for one in good if one.candidate.gate is not None]
-    best = max(gated or good, key=lambda one: one.gain)
-    chosen = str(best.candidate)
-    reason = (
-        f"{chosen[:1].upper()}{chosen[1:]}: on validation data it lowers the error by "
-        f"{best.gain:.1%} (± {sigmas * best.uncertainty:.1%}) under {_trials(best)}, and changes "
-        f"it by {best.changes['clean']:+.1%} on clean data; {len(results)} candidates were tried."
-    )
-    return Tuning(best.candidate, reason, tried)
+@dataclass(frozen=True)
+class _Stored:
+    """What `Tuning.describe` gives."""
+
+    chosen: Candidate
+    reason: str
+    unit: Unit
+    opens: ScoreKind | None
+    doubt: ScoreKind | None
+    gate: Gate | None
+    cap: float
+    error: list[float]
+    max_harm: float
+    widths: list[Width]
+    tried: list[dict[str, Any]]
+    scores: list[dict[str, Any]]
+    rows: dict[str, int]
 
 
-def _why_none(results: Sequence[CandidateResult], sigmas: float, max_harm: float) -> str:
-    best = max(results, key=lambda one: one.gain)
-    if best.gain <= 0:
-        return f"none of {len(results)} candidates lowers the error under {_trials(best)}"
-    return (
-        f"the best of {len(results)} candidates ({best.candidate}) lowers the error by "
-        f"{best.gain:.1%} (± {sigmas * best.uncertainty:.1%}) under {_trials(best)}, and changes "
-        f"it by {best.changes[best.worst]:+.1%} on {best.worst}; a choice needs a gain of "
-        f"{_MIN_GAIN:.0%} and more than chance, under the shifts or on each of {AGREEING_NETWORKS} "
-        f"extrapolation splits, and a harm of at most {max_harm:.0%}"
-    )
+class Tuned:
+    """The method that `tune` chose, behind its gate, and the score that finds wrong answers.
 
-
-def _gains(tried: CandidateResult, sigmas: float) -> bool:
-    """Beyond chance and enough: on the whole, and under the shifts alone, where there are any.
-
-    An extrapolation split is another network's, and a step that helps one network can harm the
-    next: a gain there alone is enough only where several networks show it, each on its own.
+    Attributes:
+        tuning: what was chosen, and why.
+        score: the score that finds wrong answers; None where there was none to choose.
+        gate: which rows, or batches, are adapted; None for none.
     """
-    if tried.gain <= sigmas * tried.uncertainty:
-        return False
-    if len(tried.splits) >= AGREEING_NETWORKS:
-        agreed = all(_enough(rows, sigmas) for rows in tried.splits)
-        if agreed or len(tried.groups) == 1:
-            return agreed
-    return tried.gain > _MIN_GAIN and _enough(tried.groups[0], sigmas)
+
+    def __init__(self, model: nn.Module, adapter: Adapter, tuning: Tuning) -> None:
+        self.model, self.adapter, self.tuning, self.gate = model, adapter, tuning, tuning.gate
+        self.score = _scored(model, adapter, tuning, tuning.doubt, "doubt")
+        self._method: Method = Source(model, adapter)
+        opens = _scored(model, adapter, tuning, tuning.opens, "opens")
+        if tuning.gate is not None and opens is not None:
+            self._method = Gated(
+                tuning.chosen.build(model, adapter), opens, tuning.gate, cap=tuning.cap,
+                error=tuning.error, unit=tuning.unit,
+            )  # fmt: skip
+
+    def __call__(self, x: Any) -> Adaptation:
+        if self.gate is None and self.score is not None:
+            return answered(self.score.observe(x))  # with what its score needs
+        return self._method(x)
+
+    def reset(self) -> None:
+        """Forgets what the method has learnt."""
+        self._method.reset()
+
+    def __repr__(self) -> str:
+        return f"Tuned({self.tuning.chosen}: {self.gate or 'no gate'})"
 
 
-def _enough(rows: Tensor, sigmas: float) -> bool:
-    return -float(rows.mean()) > max(_MIN_GAIN, sigmas * _uncertainty(rows))
+def _scored(
+    model: nn.Module, adapter: Adapter, tuning: Tuning, kind: ScoreKind | None, name: str
+) -> UncertaintyScore | None:
+    if kind is None:
+        return None
+    kept = {k[len(name) + 1 :]: v for k, v in tuning.tensors.items() if k.startswith(f"{name}.")}
+    return kind.build(model, adapter, kept)
 
 
-def _sigmas(results: Sequence[CandidateResult]) -> float:
-    """Beyond how many of its standard deviations a gain is no chance, the best of so many.
-
-    Candidates that differ little look good by luck together, which Bonferroni's correction does
-    not know: rows are drawn again, and the largest deviation among all candidates is looked at.
-    """
-    most = statistics.NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / len(results))
-    moving = [one for one in results if 0 < one.uncertainty < math.inf]
-    if not moving:
-        return most
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.zeros(len(moving), _RESAMPLES, dtype=torch.float64)
-    groups = [torch.stack(rows) for rows in zip(*(one.groups for one in moving), strict=True)]
-    for rows in groups:
-        n, gaps = rows.shape[1], rows - rows.mean(1, keepdim=True)
-        for part in torch.split(torch.arange(_RESAMPLES), max(1, _AT_ONCE // n)):
-            times = torch.zeros(len(part), n, dtype=torch.float64)
-            index = torch.randint(n, times.shape, generator=generator)
-            times.scatter_add_(1, index, torch.ones_like(times))
-            drawn[:, part] -= gaps @ times.T / n / len(groups)
-    deviations = drawn / torch.tensor([[one.uncertainty] for one in moving], dtype=torch.float64)
-    return min(most, float(deviations.max(0).values.quantile(_CONFIDENCE)))
-
-
-def _uncertainty(changes: Tensor) -> float:
-    """The standard deviation of their mean."""
-    return float(changes.std()) / math.sqrt(len(changes))
-
-
-def _json(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-def _trials(tried: CandidateResult) -> str:
-    names = [name for name in tried.changes if name != "clean"]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def observed(scores: Sequence[UncertaintyScore], x: Any) -> list[Passes]:
+    """The passes that each score needs, made once for all that can share them."""
+    made: dict[Any, Passes] = {}
+    for score in sorted(scores, key=lambda one: one.shares):
+        key = score.layer or score.shares
+        if key not in made and not (score.shares and made):
+            made[key] = score.observe(x)
+    first = next(iter(made.values()), None)
+    found = [made.get(one.layer or one.shares, first) for one in scores]
+    return [passes for passes in found if passes is not None]

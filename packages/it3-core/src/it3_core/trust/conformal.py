@@ -7,22 +7,26 @@ APS of Romano et al. (2020), RAPS of Angelopoulos et al. (2021). Temperature: Gu
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from it3_core.batching import Data, count, labelled
-from it3_core.errors import IT3Error
-from it3_core.methods.base import Method
+from it3_core.errors import IT3Error, IT3Warning
+from it3_core.methods.base import Adaptation, Method
+from it3_core.methods.gated import Gate
+from it3_core.methods.source import Source
 from it3_core.model.adapters import Adapter, Quantiles, Regression
 from it3_core.model.classes import DenseMap, MultiLabel
-from it3_core.scores.passes import Score
+from it3_core.scores.passes import Score, UncertaintyScore
+from it3_core.trust.calibration import Trust
+from it3_core.trust.candidates import Candidate, Tuned, Tuning, Width, default_scores
 
 Number = Callable[[Tensor], Tensor]
 """One number, such as an area, for each map of class labels `(batch, *size)`; negative: unknown."""
@@ -40,6 +44,10 @@ class CalibratedAnswer:
         prediction_set: `(batch, classes)`, whether each class is in.
         probability: calibrated, with the classes on dimension 1: no and yes, where there are two.
         number: what `calibrate(number=)` makes of each predicted map.
+        percentile: more doubtful, by the predictor's score, than this percentage of calibration
+            data; None where there is no score.
+        flagged: whether that is beyond the false-positive rate of flags.
+        adapted: for which rows the gate opened.
     """
 
     prediction: Tensor
@@ -49,35 +57,9 @@ class CalibratedAnswer:
     prediction_set: Tensor | None = None
     probability: Tensor | None = None
     number: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Width:
-    """How half-widths grow with a score s: as 1 + slope · ((s − lowest) / unit) ^ power."""
-
-    lowest: float = 0.0
-    unit: float = 1.0
-    slope: float = 0.0
-    power: float = 1.0
-
-    @classmethod
-    def fit(cls, score: Tensor, error: Tensor) -> Width:
-        """The most likely one, if errors have Laplace's distribution."""
-        lowest = float(score.min())
-        unit = float(score.median()) - lowest or float(score.mean()) - lowest or 1.0
-        best, least = cls(), math.inf
-        for slope, power in product((0, *(2.0**n for n in range(-4, 9))), (0.5, 1.0, 2.0)):
-            width = cls(lowest, unit, slope, power)
-            relative = width.of(score)
-            loss = float((error.abs() / relative).mean().log() + relative.log().mean())
-            if loss < least:
-                best, least = width, loss
-        return best
-
-    def of(self, score: Tensor) -> Tensor:
-        """The relative half-width of each row; infinite where the score is NaN."""
-        above = ((score.double() - self.lowest) / self.unit).clamp_min(0).nan_to_num(nan=math.inf)
-        return 1 + self.slope * above.pow(self.power) if self.slope else torch.ones_like(above)
+    percentile: Tensor | None = None
+    flagged: Tensor | None = None
+    adapted: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +67,14 @@ class Predictor:
     """A calibrated method: call it with a batch and a coverage. `calibrate` makes it.
 
     Attributes:
-        method, adapter, score, number, penalty: what answers, and the choices of `calibrate`.
+        method, adapter, score, number, penalty: what answers, and the choices of `calibrate`;
+            `score` says which answers are doubtful.
         misses: by how much the calibration answers are off, `(rows, outputs)`, ascending; None for
             maps without a number, which have probabilities alone.
         temperature: of the probabilities.
         set_temperature: of the probabilities that prediction sets are made of.
-        widths: how each output's half-widths grow with the score.
+        widths: how each output's half-widths grow with the score; none where they are equal.
+        trust: the scores of the calibration rows.
     """
 
     method: Method
@@ -102,6 +86,12 @@ class Predictor:
     temperature: float = 1.0
     set_temperature: float = 1.0
     widths: Sequence[Width] = ()
+    trust: Trust | None = None
+
+    @property
+    def gate(self) -> Gate | None:
+        """Which rows, or batches, are adapted."""
+        return getattr(self.method, "gate", None)
 
     def __call__(self, x: Any, coverage: float = 0.9) -> CalibratedAnswer:
         """Answers a batch; at least this fraction of intervals, or sets, holds the true label.
@@ -109,8 +99,23 @@ class Predictor:
         Raises:
             IT3Error: where that takes more calibration rows than there are; it says how many.
         """
-        limit = self._limit(coverage)
+        self._limit(coverage)  # before the work
         found = self.method(x)
+        return self.of(found, self.scores(x, found), coverage)
+
+    def scores(self, x: Any, found: Adaptation) -> Tensor | None:
+        """How doubtful the network's own answers are; the passes that were made are used again."""
+        passes, score = found.passes, self.score
+        own = getattr(self.method, "score", None) is score and self.gate is None
+        if isinstance(score, UncertaintyScore) and passes is not None and (own or score.shares):
+            return score.of(passes).detach()
+        return None if score is None else score(x).detach()
+
+    def of(
+        self, found: Adaptation, scores: Tensor | None, coverage: float = 0.9
+    ) -> CalibratedAnswer:
+        """What there is to say of an answer of the method's, with these scores."""
+        limit = self._limit(coverage)
         answer = found.prediction
         made: dict[str, Tensor] = {}
         if not isinstance(self.adapter, Regression):
@@ -118,11 +123,12 @@ class Predictor:
             made["probability"] = (log_p / self.temperature).softmax(1)
             if self.misses is not None and self.number is None:
                 made["prediction_set"] = _ahead(log_p / self.set_temperature, self.penalty) <= limit
-        if isinstance(self.adapter, Regression) or self.number is not None:
+        numbers = isinstance(self.adapter, Regression) or self.number is not None
+        if numbers and self.misses is not None:
             low, high, shape = _ends(self.adapter, self.number, answer)
             half = limit
-            if self.score is not None:
-                half = _relative(self.widths, self.score(x).cpu()) * limit
+            if self.widths and scores is not None:
+                half = _relative(self.widths, scores.cpu()) * limit
             middle = (low + high) / 2  # quantiles may be drawn in, but never cross
             made["lower"] = torch.minimum(low - half, middle).view(shape)
             made["upper"] = torch.maximum(high + half, middle).view(shape)
@@ -130,7 +136,12 @@ class Predictor:
                 made["number"] = middle.view(shape)
         for name, value in made.items():
             made[name] = value.to(answer if value.is_floating_point() else answer.device)
-        return CalibratedAnswer(answer, found.initial, **made)
+        if scores is not None and self.trust is not None:
+            made |= {
+                "percentile": self.trust.percentile(scores),
+                "flagged": self.trust.flag(scores),
+            }
+        return CalibratedAnswer(answer, found.initial, **made, adapted=found.adapted)
 
     def _limit(self, coverage: float) -> Tensor:
         """The ⌈(n + 1) · coverage⌉-th smallest miss of each output."""
@@ -147,27 +158,56 @@ class Predictor:
             )
         return self.misses[rank - 1]
 
+    def __str__(self) -> str:
+        """One screen: method, bound on harm, score, coverage, and what each was measured on."""
+        tuning = getattr(self.method, "tuning", None)
+        rows = {"method": repr(self.method) if tuning is None else str(tuning.reason)}
+        if self.gate is not None:
+            rows["gate"] = str(self.gate)
+        if tuning is not None and tuning.doubt is not None:
+            rows["score"] = f"the {tuning.doubt}"
+            for one in tuning.scores:
+                if one["kind"] == tuning.doubt.kind and one["auroc_wrong"] is not None:
+                    n = tuning.rows.get("choosing")
+                    rows["score"] += (
+                        f", AUROC for wrong answers {one['auroc_wrong']:.2f} ({n} rows)"
+                    )
+        if self.trust is not None:
+            alarms, n = self.trust.false_alarms, self.trust.size
+            rows["flags"] = f"{alarms:.0%} of data like the {n} calibration rows"
+        if self.misses is not None:
+            n = len(self.misses)
+            what = "sets" if not isinstance(self.adapter, Regression) else "intervals"
+            rows["coverage"] = f"{what} by {n} calibration rows, up to {n / (n + 1):.3f}"
+        return "\n".join(["Predictor", *(f"  {name:9} {text}" for name, text in rows.items())])
+
 
 def calibrate(
     method: Method, data: Data, *, choosing: Data | None = None, score: Score | None = None,
-    number: Number | None = None, penalty: float = 0.0, batch_size: int = 64,
+    number: Number | None = None, penalty: float = 0.0, batch_size: int | None = None,
+    false_alarms: float = 0.05,
 ) -> Predictor:  # fmt: skip
     """A predictor of intervals for numbers, of sets for classes, of probabilities for maps.
 
     Args:
-        method: what answers, such as `Source` or what `tune` chose; `reset()` is called first.
+        method: what answers: `Source`, what `tune` chose, or any other; `reset()` is called first.
         data: inputs and labels that neither training nor tuning has seen: the more, the less the
             coverage varies with their draw.
         choosing: other rows, which half-widths and temperatures are learnt from. Without them half-
-            widths are equal, sets are of the network's own probabilities, and the temperature of
-            `probability`, which no coverage rests on, is learnt from `data`.
-        score: half-widths grow with it as far as `choosing` shows that errors do.
+            widths are those that `tune` learnt, or equal, sets are of the network's own
+            probabilities, and the temperature of `probability`, which no coverage rests on, is
+            learnt from `data`.
+        score: which answers are doubtful; by default what `tune` chose, or the first score that
+            this network can have. Half-widths grow with it as far as `choosing` shows that errors
+            do.
         number: for an interval on one number a map, such as `lambda maps: (maps == 1).sum((1, 2))`.
             Where a label is unknown the prediction is too: the coverage is then of such numbers,
             and no longer that of whole maps.
         penalty: RAPS's λ: counts as so much probability for every class that is more probable,
             so that sets hold fewer of many improbable classes.
         batch_size: of calibration; a method that adapts to a batch must be asked in such batches.
+            By default the size that it was tuned for, or 64.
+        false_alarms: fraction of data like the calibration rows that is flagged.
 
     Example:
         >>> import torch
@@ -181,11 +221,18 @@ def calibrate(
         >>> bool(0.82 < inside.float().mean() < 0.97)
         True
     """
-    if score is not None and choosing is None:
-        raise IT3Error("half-widths learn from rows of their own: give choosing=(x, y) with score")
     if not penalty >= 0:
         raise IT3Error(f"penalty is a number from 0 up, not {penalty}")
     adapter = _adapter_of(method)
+    if isinstance(method, Source) and method.norm == "source" and score is None:
+        kinds = default_scores(method.model, adapter)
+        tuning = Tuning(Candidate("Source"), "No adaptation.", doubt=kinds[0] if kinds else None)
+        method = tuning.build(method.model, adapter)
+    tuned = method.tuning if isinstance(method, Tuned) else None
+    if score is None and isinstance(method, Tuned):
+        score = method.score
+    if batch_size is None:
+        batch_size = tuned.unit if tuned is not None and isinstance(tuned.unit, int) else 64
     places = isinstance(adapter, DenseMap | MultiLabel) or getattr(adapter, "each", "") == "token"
     if number is not None and not places:
         raise IT3Error(f"number is of maps, and {type(adapter).__name__} has none: leave it out")
@@ -195,9 +242,13 @@ def calibrate(
     other = rows if choosing is None else read(choosing)
     temperature = set_temperature = 1.0
     misses: Tensor | None = None
-    widths = [Width.fit(other.score, miss) for miss in other.miss.T] if score else []
+    widths: list[Width] = []
+    if choosing is not None and score is not None and other.miss.dim() == 2:
+        widths = [Width.fit(other.score, miss) for miss in other.miss.T]
+    elif tuned is not None and number is None and rows.miss.dim() == 2:
+        widths = list(tuned.widths) if len(tuned.widths) == rows.miss.shape[1] else []
     if isinstance(adapter, Regression) or number is not None:
-        misses = rows.miss / _relative(widths, rows.score) if score else rows.miss
+        misses = rows.miss / _relative(widths, rows.score) if widths else rows.miss
     if not isinstance(adapter, Regression):
         temperature = _temperature(other.log_p, other.label)
         set_temperature = 1.0 if choosing is None else temperature
@@ -206,8 +257,11 @@ def calibrate(
             misses = ahead.gather(1, rows.label[:, None])
     if misses is not None:
         misses = misses.sort(0).values
+    with warnings.catch_warnings():  # `print(predictor)` says of how many rows flags are
+        warnings.simplefilter("ignore", IT3Warning)
+        trust = Trust.from_errors(rows.score, false_alarms) if len(rows.score) > 1 else None
     return Predictor(
-        method, adapter, score, number, penalty, misses, temperature, set_temperature, widths
+        method, adapter, score, number, penalty, misses, temperature, set_temperature, widths, trust
     )
 
 

@@ -1,62 +1,62 @@
-"""Choosing a method, its settings, or none, on validation data and never on test labels.
+"""Choosing a method, a score and a cap, or no adaptation, on rows that choose and nothing else.
 
-A step that helps one network harms the next, and so does its sign (docs: the README's "Does it
-help?"). So every candidate is tried on rows that the network was not fitted to, as they are and
-under shifts that the caller names; and for regression, where labels may lie outside the training
-range, on an extrapolation split: an end of the labels that a second network was trained without.
-A candidate must gain there by more than chance and by 2 %, and harm nowhere by more than 1 %, on a
-single shift: beyond chance. If none does, no adaptation is the choice.
-
-Each is tried on all batches, and with gates: on those batches alone whose idempotence error, or
-whose batch norms' statistics, are unusual, and where there is an extrapolation split, on answers at
-an end of the training range. What helps under shift at some cost on in-distribution data passes
-with such a gate, and a choice with one comes first.
+Harm is bounded by how `Gated` is built, so that nothing has to be certified: of what may be had
+at the bound, the pair is taken that gains most under synthetic shifts and on extrapolation splits.
+Two questions are kept apart: which score finds wrong answers, and which finds shifted inputs. The
+rows that choose, those that set the threshold and those of intervals are never the same.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from it3_core.batching import Data, batches, count, take, whole
-from it3_core.engine.inner_optimizer import has_batch_norm
+from it3_core.batching import Data, count, inputs_of, take, whole
 from it3_core.errors import IT3Error, IT3Warning
 from it3_core.io.progress import Progress
-from it3_core.methods.base import Adaptation, Method
-from it3_core.methods.gated import AnswerRange, Gate, Observed, ShiftObservation
-from it3_core.methods.source import Source
-from it3_core.model.adapters import Adapter, Regression
+from it3_core.methods.gated import Gate, Unit, fewest, unit_scores
+from it3_core.model.adapters import Adapter
 from it3_core.trust.candidates import (
-    STATEFUL,
-    STREAMING,
     Candidate,
-    CandidateResult,
+    ScoreKind,
     Tuning,
-    choose,
     default_candidates,
-    observer,
+    default_scores,
+)
+from it3_core.trust.trials import (
+    Pair,
+    Seen,
+    Trial,
+    answers_of,
+    between,
+    caps_for,
+    gating,
+    look,
+    paired,
+    questions,
+    typical,
 )
 
+_PAIRS = 12  # of a method and a score, that are tried at most
+_CHOOSE = 0.25  # of the rows, where one set both chooses and sets the threshold
+_FEWEST = 8  # rows to choose by
+_LEAST_GAIN = 0.01  # a smaller one is not worth a method
 _SPLIT = "extrapolation split"
 
 
-class Trial(NamedTuple):
-    """What candidates are tried on: a network, inputs and their labels."""
+class ExtrapolationSplit(NamedTuple):
+    """A network like the one to tune, trained without an end of the labels, and that end."""
 
     model: nn.Module
     x: Any
     y: Tensor
-
-
-class ExtrapolationSplit(Trial):
-    """A network like the one to tune, trained without an end of the labels, and that end."""
+    train: Any = None  # rows that it was trained on, for scores that learn from them
 
 
 def tune(
@@ -64,106 +64,152 @@ def tune(
     adapter: Adapter,
     data: Data,
     *,
-    shifts: Mapping[str, Callable[[Any], Any]],
+    shifts: Mapping[str, Callable[[Any], Any]] | None = None,
+    thresholds: Any = None,
     extrapolation: ExtrapolationSplit | Sequence[ExtrapolationSplit] | None = None,
     candidates: Sequence[Candidate] | None = None,
-    batch_size: int = 32,
-    max_harm: float = 0.01,
-    false_alarms: float | None = 0.1,
+    scores: Sequence[ScoreKind] | None = None,
+    train: Any = None,
+    layer: str | None = None,
+    unit: Unit = "row",
+    max_harm: float = 0.02,
+    confidence: float | None = None,
+    groups: Sequence[Any] | Tensor | None = None,
+    seed: int = 0,
     progress: bool = True,
 ) -> Tuning:
-    """Chooses a method and its settings, or none, on validation data.
+    """Chooses a method behind a gate, or none, and the score that says which answers are doubtful.
 
-    A candidate is chosen if it lowers the error under the shifts (and on the extrapolation split,
-    which weighs as much as all of them) by more than chance at 95 % confidence, corrected for the
-    number of candidates, and by 2 %; under the shifts alone too, since the split is another
-    network's. It may raise the error by `max_harm` on clean data and on the split, and under no
-    shift by more beyond chance. Among those, the one that gains most. Each is tried for all
-    batches, and behind a gate (`Gated`), which is preferred: in-distribution inputs then stay as
-    they are. A gate looks at the shift of several instances' statistics where the network has batch
-    norm, and else at idempotence errors.
-
-    What helps outside the range of labels need not help where inputs are shifted: a gain on the
-    extrapolation splits of three networks, by more than chance and by 2 % on each, is enough
-    in place of one under shifts; over all trials, chance alone must then be beaten.
+    A pair of method and score is ranked by its gain under the shifts, and on the extrapolation
+    split, which weighs as much as all of them. In distribution it does no more harm than `max_harm`
+    by the way that `Gated` is built: its false-positive rate is `max_harm` / cap, with a cap of
+    0.5, 1, 2, 4 or 8 mean errors (shares of a batch, up to 1, for classes), as the number of
+    threshold units allows.
 
     Args:
-        model: the conditioned and trained network.
+        model: the trained network, with a signal or without.
         adapter: what kind of answer it gives; its `error` is what counts.
-        data: validation data, which the network was not fitted to.
+        data: rows with labels that the network was not fitted to.
         shifts: what might happen to inputs, by name: each takes `x` and returns it shifted. Each
-            is applied once, so that all candidates see the same inputs.
+            is applied once.
+        thresholds: further inputs, without labels, that set the threshold. Without them a quarter
+            of `data` chooses, and the rest sets it.
         extrapolation: for regression, an `ExtrapolationSplit`, or several networks' of the same
             rows.
-        candidates: what to try; by default `default_candidates(model)`.
-        batch_size: how many instances come at once at test time.
-        max_harm: the harm that is allowed on any trial, as a fraction of the source's error.
-        false_alarms: fraction of in-distribution batches that a gate may adapt, and on each side
-            half of it of in-distribution answers; None tries no gates, for methods whose answer to
-            a row must not depend on its neighbours.
+        candidates: methods to try; by default `default_candidates(model, unit)`.
+        scores: to choose from; by default `default_scores(model, adapter, layer)`.
+        train, layer: training rows, and the layer, for scores of features.
+        unit: what a gate opens for: `"row"`, or the size of the batches that come at test time.
+        max_harm: relative to the source's mean absolute error for numbers; for classes and maps
+            the share of answers that may change.
+        confidence: see `Gate`.
+        groups: of each row of `data`; rows of one group (a person, a scene) stay together.
+        seed: of the split of `data`.
         progress: whether to show on standard error how far it is.
 
     Example:
         >>> import torch
         >>> from it3_core import Regression, tune, widen
         >>> _ = torch.manual_seed(0)
-        >>> adapter, x = Regression(), torch.randn(64, 3)
+        >>> adapter, x = Regression(), torch.randn(128, 3)
         >>> model = widen(torch.nn.Linear(3, 1), adapter)
         >>> _ = torch.nn.init.normal_(model.model.weight)  # stands in for training
         >>> noise = lambda x: x + 0.3 * torch.randn_like(x)
         >>> y = model(x, adapter.neutral(x)).detach()  # its own answers: nothing can be better
         >>> tuning = tune(model, adapter, (x, y), shifts={"noise": noise}, progress=False)
-        >>> tuning.chosen.method
-        'Source'
+        >>> tuning.chosen.method, tuning.rows
+        ('Source', {'choosing': 32, 'threshold': 96})
     """
-    if isinstance(extrapolation, ExtrapolationSplit):
-        extrapolation = [extrapolation]
-    splits, (x, y) = list(extrapolation or ()), whole(data)
-    _check_rows(x, y, splits)
-    if not shifts and not splits:
-        raise IT3Error("name at least one shift to tune for, or give an extrapolation split")
-    if any(name == "clean" or name.startswith(_SPLIT) for name in shifts):
-        raise IT3Error(f'"clean" and "{_SPLIT}" are names of trials of their own')
-    tries = list(default_candidates(model) if candidates is None else candidates)
-    trials = {"clean": Trial(model, x, y)}
-    for name, shift in shifts.items():
-        trials[name] = Trial(model, shift(x), y)
-    split_names = [_SPLIT if n == 0 else f"{_SPLIT} {n + 1}" for n in range(len(splits))]
-    trials |= dict(zip(split_names, splits, strict=True))
-    base = {name: _base(name, trial, adapter, batch_size) for name, trial in trials.items()}
-    gates: list[Picking] = []
-    shift_gates: dict[nn.Module, Gate] = {}
-    if false_alarms is not None:
-        with _silent():
-            allowed = Gates(trials, adapter, batch_size, false_alarms)
-            gates = list(allowed.pickings(split_names))
-            if any(one.method == STREAMING for one in tries):
-                shift_gates = allowed.by_statistics()
-    if not shift_gates:
-        tries = [one for one in tries if one.method != STREAMING]
-    # A fraction of almost nothing means nothing: no scale below a hundredth of the largest.
-    largest = max(float(errors.mean()) for errors in base.values())
-    results: list[CandidateResult] = []
+    splits = [extrapolation] if isinstance(extrapolation, ExtrapolationSplit) else extrapolation
+    splits, (x, y), shifts = list(splits or ()), whole(data), dict(shifts or {})
+    _check(x, y, splits, shifts, max_harm, unit)
+    if thresholds is None:
+        chooses, rest = apart(len(y), [_CHOOSE, 1 - _CHOOSE], seed, groups)
+        thresholds = take(x, rest)
+        x, y = take(x, chooses), take(y, chooses)
+    else:
+        thresholds = inputs_of(thresholds)
+    units = count(thresholds) if unit == "row" else count(thresholds) // unit
+    kinds = list(default_scores(model, adapter, layer) if scores is None else scores)
+    kinds = [kind for kind in kinds if train is not None or not kind.is_fitted]
+    tries = list(default_candidates(model, unit) if candidates is None else candidates)
+    trials = [Trial("clean", model, x, y, train)]
+    trials += [Trial(name, model, shift(x), y, train) for name, shift in shifts.items()]
+    names = [_SPLIT if n == 0 else f"{_SPLIT} {n + 1}" for n in range(len(splits))]
+    trials += [Trial(name, *one) for name, one in zip(names, splits, strict=True)]
     with closing(Progress(len(trials) * (len(tries) + 1), "tune", progress)) as bar:
-        for number, candidate in enumerate(tries):
-            relative = {}
-            for done, (name, trial) in enumerate(trials.items()):
-                # Of a network that was trained for this alone, nobody wants to be warned.
-                with _silent() if name in split_names else nullcontext():
-                    one = _for(trial.model, candidate, shift_gates)
-                    errors = _errors(one, trial, adapter, batch_size)
-                scale = max(float(base[name].mean()), 0.01 * largest) or 1.0
-                relative[name] = (errors - base[name]) / scale
-                bar.show((number + 1) * len(trials) + done + 1, f"{candidate}, on {name}")
-            ungated = _for(model, candidate, shift_gates)
-            results.append(CandidateResult.of(ungated, relative, split_names))
-            if candidate.gate is not None or candidate.method in STATEFUL:
-                continue
-            for gate, picked in gates:
-                some = {name: change.where(picked[name], 0.0) for name, change in relative.items()}
-                gated = replace(candidate, gate=gate)
-                results.append(CandidateResult.of(gated, some, split_names))
-    return choose(results, max_harm)
+        seen: list[Seen] = []
+        for done, trial in enumerate(trials):
+            with _silent() if trial.name in names else nullcontext():
+                if trial.name not in names:
+                    one = look(trial, adapter, kinds, unit)
+                    seen.append(replace(one, usual=seen[0] if seen else None))
+                    continue
+                rows = between(y, trial.y)  # what this network has seen, it takes for usual
+                own = trial._replace(x=take(x, rows), y=y[rows], labels=y[rows])
+                one = look(trial._replace(labels=y[rows]), adapter, kinds, unit)
+                seen.append(replace(one, usual=look(own, adapter, kinds, unit)))
+            bar.show(done + 1, f"scores, on {trial.name}")
+        tuning = questions(Tuning(Candidate("Source"), "", unit), kinds, seen, adapter)
+        tuning = replace(
+            tuning, max_harm=max_harm, error=typical(adapter, seen[0]),
+            rows={"choosing": len(y), "threshold": units},
+        )  # fmt: skip
+        caps = caps_for(adapter, unit, units, max_harm, confidence)
+        pairs: list[Pair] = []
+        gates = gating(tuning, kinds, max(1, _PAIRS // max(1, len(tries)))) if caps else []
+        for number, candidate in enumerate(tries if gates else []):
+            answers = []
+            for done, (trial, one) in enumerate(zip(trials, seen, strict=True)):
+                with _silent() if trial.name in names else nullcontext():
+                    answers.append(answers_of(candidate, trial, adapter, one))
+                at = (number + 1) * len(trials) + done + 1
+                bar.show(at, f"{candidate}, on {trial.name}")
+            for kind in gates:
+                found = [paired(candidate, kind, cap, answers, seen, adapter, tuning, names)
+                         for cap in caps]  # fmt: skip
+                pairs.append(max(found, key=lambda pair: pair.gain))
+    tuning = _chosen(tuning, pairs, caps, units, confidence)
+    fitted: dict[str, Tensor] = {}
+    for name, wanted in (("opens", tuning.opens), ("doubt", tuning.doubt)):
+        if wanted is not None:
+            score = wanted.fit(model, adapter, train)
+            fitted |= {f"{name}.{k}": v for k, v in wanted.tensors(score).items()}
+            if name == "opens":
+                gate = Gate.fit(
+                    unit_scores(score, thresholds, unit), max_harm / tuning.cap, unit,
+                    score=str(wanted), confidence=confidence,
+                )  # fmt: skip
+                tuning = replace(tuning, gate=gate)
+    tuning = replace(tuning, tensors=fitted)
+    return replace(tuning, method=tuning.build(model, adapter))
+
+
+def apart(
+    rows: int, shares: Sequence[float], seed: int = 0,
+    groups: Sequence[Any] | Tensor | None = None,
+) -> list[list[int]]:  # fmt: skip
+    """Rows drawn into parts of these shares; those of one group stay together.
+
+    Example:
+        >>> [len(part) for part in apart(100, [0.25, 0.75])]
+        [25, 75]
+    """
+    if groups is not None and len(groups) != rows:
+        raise IT3Error(f"there are {rows} rows and {len(groups)} groups: name one for each row")
+    marks = list(range(rows)) if groups is None else list(map(_mark, groups))
+    names = list(dict.fromkeys(marks))
+    drawn = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
+    ends, total = [], 0.0
+    for share in shares:
+        total += share / sum(shares)
+        ends.append(round(total * len(names)))
+    part_of = {names[row]: sum(place >= end for end in ends) for place, row in enumerate(drawn)}
+    return [[row for row in range(rows) if part_of[marks[row]] == n] for n in range(len(shares))]
+
+
+def _mark(group: Any) -> Any:
+    return group.item() if isinstance(group, Tensor) else group
 
 
 def extrapolation_split(
@@ -197,9 +243,35 @@ def extrapolation_split(
     return inside.sort().values, outside.sort().values
 
 
-def _for(network: nn.Module, candidate: Candidate, gates: Mapping[nn.Module, Gate]) -> Candidate:
-    """A stream's candidate with the gate of this network: each is fitted to its own statistics."""
-    return replace(candidate, gate=gates[network]) if candidate.method == STREAMING else candidate
+def _chosen(
+    tuning: Tuning, pairs: Sequence[Pair], caps: Sequence[float], units: int,
+    confidence: float | None,
+) -> Tuning:  # fmt: skip
+    """The pair that gains most, if that is worth it, with a sentence."""
+    best = max(pairs, key=lambda pair: pair.gain, default=None)
+    tuning = replace(tuning, tried=[pair.describe() for pair in pairs])
+    what = "rows" if tuning.unit == "row" else f"batches of {tuning.unit}"
+    if not caps:
+        needed = fewest(tuning.max_harm / (0.5 if tuning.error else 1.0), confidence)
+        return replace(tuning, reason=(
+            f"No adaptation: {units} {what} are too few to set a threshold; {needed} would do."
+        ))  # fmt: skip
+    if best is None:
+        return replace(tuning, reason="No adaptation: there was nothing to try.")
+    if not best.gain > _LEAST_GAIN:
+        return replace(tuning, reason=(
+            f"No adaptation: the best of {len(pairs)} pairs of method and score ({best.candidate}; "
+            f"{best.opens}) changes the error by {-best.gain:+.1%} under shifts."
+        ))  # fmt: skip
+    name, rate = str(best.candidate), tuning.max_harm / best.cap
+    of = f"{best.cap:g} mean errors" if tuning.error else f"{100 * best.cap:g} % of the answers"
+    bound = "the mean error rises by" if tuning.error else "the share of answers that change is"
+    reason = (
+        f"{name[:1].upper()}{name[1:]}, where the {best.opens} is above that of {1 - rate:.2%} of "
+        f"{units} usual {what}, and by {of} at most: it lowers the error by {best.gain:.1%} under "
+        f"the shifts that it was chosen by. In distribution {bound} at most {tuning.max_harm:.1%}."
+    )
+    return replace(tuning, chosen=best.candidate, opens=best.opens, cap=best.cap, reason=reason)
 
 
 @contextmanager
@@ -209,131 +281,26 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _check_rows(x: Any, y: Tensor, splits: Sequence[ExtrapolationSplit]) -> None:
+def _check(
+    x: Any, y: Tensor, splits: Sequence[ExtrapolationSplit], shifts: Mapping[str, Any],
+    max_harm: float, unit: Unit,
+) -> None:  # fmt: skip
     if count(x) != len(y):
         raise IT3Error(f"there are {count(x)} inputs to tune on but {len(y)} labels")
-    if len(y) < 8:
-        raise IT3Error(f"tuning on {len(y)} rows would choose by chance: give at least 8")
-    for _, inputs, labels in splits:
-        if count(inputs) != len(labels):
-            raise IT3Error(f"a split has {count(inputs)} inputs but {len(labels)} labels")
-        if len(labels) < 2:
-            raise IT3Error("an extrapolation split of one row can't tell a gain from chance")
+    if len(y) < _FEWEST:
+        raise IT3Error(f"tuning on {len(y)} rows would choose by chance: give at least {_FEWEST}")
+    if y.is_floating_point() and not bool(torch.isfinite(y).all()):
+        raise IT3Error("the labels hold NaN or Inf: drop those rows first")
+    if unit != "row" and (not isinstance(unit, int) or unit < 1):
+        raise IT3Error(f'unit is "row" or the size of a batch, not {unit!r}')
+    if not 0 < max_harm < 1:
+        raise IT3Error(f"max_harm is a fraction between 0 and 1, such as 0.02, not {max_harm}")
+    if not shifts and not splits:
+        raise IT3Error("name at least one shift to tune for, or give an extrapolation split")
+    if any(name == "clean" or name.startswith(_SPLIT) for name in shifts):
+        raise IT3Error(f'"clean" and "{_SPLIT}" are names of trials of their own')
+    for split in splits:
+        if count(split.x) != len(split.y):
+            raise IT3Error(f"a split has {count(split.x)} inputs but {len(split.y)} labels")
     if len({len(one.y) for one in splits}) > 1:
         raise IT3Error("the extrapolation splits are of different rows: give all the same")
-
-
-def _base(name: str, trial: Trial, adapter: Adapter, size: int) -> Tensor:
-    """The errors that candidates are compared with."""
-    errors = _errors(Candidate("Source"), trial, adapter, size)
-    if bool(torch.isfinite(errors).all()):
-        return errors
-    if not bool(torch.isfinite(trial.y).all()):
-        raise IT3Error(f"the labels hold NaN or Inf on trial {name!r}: drop those rows first")
-    raise IT3Error(f"the network's own answers are not finite on trial {name!r}")
-
-
-def _errors(candidate: Candidate, trial: Trial, adapter: Adapter, size: int) -> Tensor:
-    """Per instance, in double precision; answers that are not finite count as infinitely wrong."""
-    method = candidate.build(trial.model, adapter)
-    found = []
-    for part, label in zip(batches(trial.x, size), batches(trial.y, size), strict=True):
-        found.append(adapter.error(method(part).prediction, label).detach().double().cpu())
-    errors = torch.cat(found)
-    return torch.where(errors.isnan(), float("inf"), errors)
-
-
-class Picking(NamedTuple):
-    """A gate of the network that is tuned, and what it (or another network's) picks in a trial."""
-
-    gate: Gate | AnswerRange
-    picked: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Gates:
-    """The gates that these networks and trials allow; the first trial is of clean data."""
-
-    trials: Mapping[str, Trial]
-    adapter: Adapter
-    size: int
-    false_alarms: float
-
-    @property
-    def clean(self) -> Trial:
-        return next(iter(self.trials.values()))
-
-    def pickings(self, split_names: Sequence[str]) -> Iterator[Picking]:
-        """Every gate, and what it picks, the cheapest first."""
-        adapter = self.adapter
-        if split_names and isinstance(adapter, Regression) and len(adapter.mean) == 1:
-            # Some in-distribution answers are picked; or none, but only those outside their range.
-            for fraction in (self.false_alarms / 2, 0.0):
-                yield self._by_answer(split_names, fraction)
-        # Several instances' statistics show a shift far better than their errors do, where a
-        # network has batch norms; one instance's do not (docs/experiments.md).
-        of: Observed = (
-            "statistics" if self.size > 1 and has_batch_norm(self.clean.model) else "error"
-        )
-        gates = self._fitted(of)
-        if gates:
-            picked = {
-                name: self._picked(trial, gates[trial.model], observer(of, trial.model, adapter))
-                for name, trial in self.trials.items()
-            }
-            yield Picking(gates[self.clean.model], picked)
-
-    def by_statistics(self) -> dict[nn.Module, Gate]:
-        """Of each network the gate on its statistics; none where one has no batch norm."""
-        normed = all(has_batch_norm(trial.model) for trial in self.trials.values())
-        return self._fitted("statistics") if normed else {}
-
-    def _fitted(self, of: Observed) -> dict[nn.Module, Gate]:
-        """Each network's gate; none where something is not finite."""
-        gates: dict[nn.Module, Gate] = {}
-        for network in dict.fromkeys(trial.model for trial in self.trials.values()):
-            source = observer(of, network, self.adapter)
-            scores = torch.cat([_alone(source(part)) for part in batches(self.clean.x, self.size)])
-            if not bool(torch.isfinite(scores).all()):
-                return {}
-            gates[network] = Gate.fit(scores, self.false_alarms, of)
-        return gates
-
-    def _by_answer(self, split_names: Sequence[str], fraction: float) -> Picking:
-        clean, split = self.clean, self.trials[split_names[0]]
-        labels = clean.y.flatten().double()
-        low, high = _trained_between(labels, split.y.flatten().double())
-        sides = {"lower": low > -math.inf, "upper": high < math.inf}
-        # A network that was trained without the split answers the other labels as in-distribution.
-        rows = ((labels > low) & (labels < high)).nonzero().flatten().tolist()
-        ranges: dict[nn.Module, AnswerRange] = {}
-        picked = {}
-        for name, trial in self.trials.items():
-            source = Source(trial.model, self.adapter)
-            if trial.model not in ranges:
-                inside = take(clean.x, rows) if name in split_names else clean.x
-                answers = [source(part).prediction.cpu() for part in batches(inside, self.size)]
-                ranges[trial.model] = AnswerRange.fit(torch.cat(answers), fraction, **sides)
-            picked[name] = self._picked(trial, ranges[trial.model], source)
-        return Picking(ranges[clean.model], picked)
-
-    def _picked(self, trial: Trial, gate: Gate | AnswerRange, source: Method) -> Tensor:
-        """The rows of a trial that a gate picks, by what this method says of them."""
-        parts = [gate.picks(source(part)).cpu() for part in batches(trial.x, self.size)]
-        return torch.cat(parts)
-
-
-def _alone(answer: Adaptation) -> Tensor:
-    """What a gate looks at, of each instance alone, in double precision."""
-    found = answer.each if isinstance(answer, ShiftObservation) else answer.error_before
-    return found.double().cpu()
-
-
-def _trained_between(labels: Tensor, split: Tensor) -> tuple[float, float]:
-    """Between which labels a network was trained without this split."""
-    middle = labels.median()
-    below, above = split[split < middle], split[split >= middle]
-    return (
-        float(below.max()) if len(below) else -math.inf,
-        float(above.min()) if len(above) else math.inf,
-    )

@@ -31,7 +31,7 @@ from it3_core.experiment.verbs import PredictOptions, batch_sizes
 from it3_core.io.tensors import digest
 from it3_core.io.typed import as_kind
 from it3_core.model.adapters import adapter_from
-from it3_core.trust.candidates import Candidate
+from it3_core.trust.candidates import default_candidates
 from it3_vision import image_task
 from it3_vision.age.cli import SIZES, DemoOptions, Evaluate, FaceSettings, Train
 from it3_vision.age.coral import Ranks, coral_loss
@@ -43,7 +43,7 @@ FEWEST_FACES, FEWEST_VALIDATION = 60, 20  # trust can promise nothing by fewer
 FEWEST = 4  # faces from whose own statistics "batch statistics" are taken
 FULL_SIZE = 48  # pixels from which on a ResNet's stem shrinks the images, as for ImageNet
 SEVERITY = 3  # of the corruptions that tuning chooses by
-FURTHER = [Candidate("AnswerStep", {"alpha": alpha}) for alpha in (-1.0, 0.75, 2.0)]
+_FURTHER = 600  # faces that a demonstration draws for thresholds and intervals
 OUTSIDE = "out of distribution"
 CORAL = "coral"  # the name of the baseline's file
 YEARS = types.Quantity("age", "years", 1)
@@ -200,8 +200,10 @@ def restore(settings: types.Json, adapter_json: types.Json) -> types.Restored:
 
 
 def _trials(options: Train, model: nn.Module, data: types.TrainingData) -> Iterator[types.Trial]:
-    for size, x, y, shifts in image_task.shifted_validation(data, options, SEVERITY):
-        yield types.Trial(size, x, y, shifts, [*image_task.candidates(model, size), *FURTHER])
+    """Faces come one by one: a batch of one age has statistics that are not of the camera's."""
+    found = list(image_task.shifted_validation(data, options, SEVERITY))
+    size, x, y, shifts = max(found, key=lambda one: one[0])
+    yield types.Trial(size, x, y, shifts, default_candidates(model), rows=True)
 
 
 # --- evaluate
@@ -296,8 +298,8 @@ def _mean_age(network: types.Network, size: int) -> Predictor:
 
 def _answer_step(network: types.Network, size: int) -> Predictor:
     """The answer step that did best on validation faces; 1 is the second pass."""
-    steps = [one for one in network.tuning(size).tried if one["method"] == "AnswerStep"]
-    tried = [one for one in steps if one.get("gate") is None and one["gain"] is not None]
+    steps = [one for one in network.tunings["row"].tried if one["method"] == "AnswerStep"]
+    tried = [one for one in steps if one["gain"] is not None]
     best = max(tried, key=gain_of, default=None)
     alpha = 1.0 if best is None else float(best["settings"]["alpha"])
     return AnswerStep(network.model, network.adapter, alpha=alpha)
@@ -386,7 +388,8 @@ def reader(experiment: types.Experiment, options: PredictOptions) -> types.Reade
 
 def demo(out: Path, options: DemoOptions) -> types.Demo:
     """Drawn faces and a tiny network."""
-    faces = draw_faces(options.n, options.seed)
+    whole = options.n + _FURTHER
+    faces = draw_faces(whole, options.seed)
     train = Train(
         out=out / "experiment",
         seed=options.seed,
@@ -394,9 +397,10 @@ def demo(out: Path, options: DemoOptions) -> types.Demo:
         epochs=options.epochs,
         batch_size=32,
         tuned=DEMO_TUNED,
+        held_out=round((_FURTHER + 0.1 * options.n) / whole, 3),
         quiet=options.quiet,
     )
-    provenance = {"data": f"{options.n} faces drawn with OpenCV"}
+    provenance = {"data": f"{whole} faces drawn with OpenCV"}
     return types.Demo(
         problem_of(faces, train, provenance),
         lambda experiment: comparison_of(experiment, faces, (4, 16), most=64, seed=options.seed),

@@ -24,6 +24,7 @@ from it3_core.model.adapters import adapter_from
 from it3_core.model.losses import supervised_loss
 from it3_core.scores.uncertainty import Entropy
 from it3_core.training.fit import Loss
+from it3_core.trust.candidates import default_candidates
 from it3_vision import image_task
 from it3_vision.augmix import AugMix
 from it3_vision.classify.cli import DemoOptions, Evaluate, Train
@@ -36,9 +37,9 @@ from it3_vision.methods import MEMO, TTT, Fisher, joint_loss
 from it3_vision.networks import NetworkSettings, build
 
 FEWEST = 9  # images that have statistics of their own
-MAX_HARM = 0.01  # of the accuracy on clean images that a choice may cost: one point
 SEVERITY = 5  # of the corruptions that tuning chooses by
 DEMO_TUNED = "16:128,64:192"  # enough for a demonstration
+_FURTHER = 2400  # characters that it draws for thresholds and intervals
 DEMO_LINES = ("second pass", "batch statistics", "blended statistics", "IT³ (paper)",
               "IT³ (paper), batch statistics", "IT³ auto", "online IT³", "ActMAD", "Tent",
               "EATA")  # fmt: skip
@@ -179,8 +180,7 @@ def _statistics(model: nn.Module, data: types.TrainingData) -> Mapping[str, Tens
 def _trials(options: Train, model: nn.Module, data: types.TrainingData) -> Iterator[types.Trial]:
     wrong = partial(mean_error, model, data.adapter)
     for size, x, y, shifts in image_task.shifted_validation(data, options, SEVERITY, wrong):
-        harm = MAX_HARM / max(wrong(x, y), MAX_HARM)  # tuning bounds harm relative to the error
-        yield types.Trial(size, x, y, shifts, image_task.candidates(model, size), harm)
+        yield types.Trial(size, x, y, shifts, default_candidates(model, size))
 
 
 # --- evaluate
@@ -378,6 +378,7 @@ def reader(experiment: types.Experiment, options: PredictOptions) -> types.Reade
 
 def demo(out: Path, options: DemoOptions) -> types.Demo:
     """Drawn characters and a tiny network; ETA and MEMO are left to `evaluate`."""
+    whole = options.n + _FURTHER
     train = Train(
         out=out / "experiment",
         seed=options.seed,
@@ -388,9 +389,10 @@ def demo(out: Path, options: DemoOptions) -> types.Demo:
         rotation=False,
         flip=False,
         tuned=DEMO_TUNED,
+        held_out=round((_FURTHER + 0.1 * options.n) / whole, 3),
         quiet=options.quiet,
     )
-    provenance = {"data": f"{options.n} characters drawn with OpenCV's fonts"}
+    provenance = {"data": f"{whole} characters drawn with OpenCV's fonts"}
 
     def compared(experiment: types.Experiment) -> types.TestSet:
         shifts = Shifts(characters(options.tested, options.seed + 1), seed=options.seed)
@@ -398,7 +400,7 @@ def demo(out: Path, options: DemoOptions) -> types.Demo:
         lines = [line for line in whole.lines if line.name in ("source", *DEMO_LINES)]
         return replace(whole, lines=lines)
 
-    return types.Demo(problem_of(characters(options.n, options.seed), train, provenance), compared)
+    return types.Demo(problem_of(characters(whole, options.seed), train, provenance), compared)
 
 
 TASK = types.Task("classify", problem, restore, test_set, reader, demo)

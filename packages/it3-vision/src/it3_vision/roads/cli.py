@@ -67,6 +67,9 @@ class Train(verbs.TrainOptions):
     "Train the head that TTT needs too, on a fourth of each batch; by default with the preset."
     bfloat16: Annotated[bool | None, Parameter(negative="--no-bfloat16")] = None
     "Multiply in bfloat16, if the CPU can; by default on a GPU only."
+    held_out: Annotated[float, Parameter(validator=Number(gt=0, lt=0.9))] = 0.2
+    """Share of the scenes that is not trained on, up to 128: a quarter of these is for every
+    choice, the others set thresholds and intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from it3_core.evaluation.evaluate import Predictor
 from it3_core.experiment import types
 from it3_core.experiment.evaluate import joined
 from it3_core.experiment.lines import actmad
-from it3_core.experiment.train import hold_out, mean_error
+from it3_core.experiment.train import hold_out
 from it3_core.experiment.types import Experiment, Json, Network
 from it3_core.experiment.verbs import batch_sizes
 from it3_core.io.tensors import digest
@@ -28,6 +28,7 @@ from it3_core.io.typed import as_kind
 from it3_core.model.adapters import adapter_from
 from it3_core.training.fit import Loss
 from it3_core.trust.candidates import Candidate
+from it3_core.trust.tune import apart
 from it3_vision.data import Preprocessing
 from it3_vision.image_options import Size
 from it3_vision.methods import joint_loss
@@ -47,7 +48,8 @@ from it3_vision.roads.tiling import TILE, Tiled
 ALL, VALIDATION = "all", "validation crops"
 _SEEN = 200  # training crops, as they are, that statistics are taken from
 _CROPS = 4  # how many are tuned for at once: a whole image makes more
-_HARM = 0.02  # of the quality on validation crops is what a choice may cost
+_MOST = 128  # scenes that are not trained on
+_FURTHER = 96  # scenes that a demonstration draws for thresholds and intervals
 _QUARTERS = 4
 _COLUMNS = {"error (100 − quality)": 1, "correctness": 1, "completeness": 1, "iou": 1, "mse": 2}
 _ITERATIONS = (5, 15)  # of the paper's qualitative figure
@@ -149,12 +151,16 @@ def _kept(settings: Json) -> _Kept:
 
 def _read(scenes: Scenes, options: Train) -> types.TrainingData:
     found, skipped = aerial.gathered(scenes, options.at, not options.quiet)
-    rows, validation = hold_out(len(found), 0.2, options.seed, least=8, most=64)
+    rows, held = hold_out(len(found), options.held_out, options.seed, least=8, most=_MOST)
+    # Of few scenes, all choose, and there is nothing to set a threshold by.
+    parts = apart(len(held), [1, 3], options.seed) if len(held) >= 32 else [range(len(held))]
+    validation, *others = ([held[row] for row in part] for part in parts)
     prepare = aerial.fitted([found[row] for row in rows], options.crop)
     return types.TrainingData(
         adapter=RoadMap(),
         rows=rows,
         validation=validation,
+        calibration=[row for part in others for row in part],
         plain=lambda some: aerial.middle_crops([found[row] for row in some], prepare, options.crop),
         augmented=lambda some: aerial.Crops([found[row] for row in some], prepare, options.crop),
         seen=rows[:_SEEN],
@@ -173,9 +179,7 @@ def _statistics(model: nn.Module, data: types.TrainingData) -> Mapping[str, Tens
 
 def _trials(model: nn.Module, data: types.TrainingData) -> Iterator[types.Trial]:
     x, y = data.plain(data.validation)
-    wrong = mean_error(model, data.adapter, x, y)
-    # Tuning counts in fractions of the error.
-    yield types.Trial(_CROPS, x, y, aerial.SHIFTS, _candidates(model), _HARM / max(wrong, _HARM))
+    yield types.Trial(_CROPS, x, y, aerial.SHIFTS, _candidates(model), rows=True)
 
 
 def _candidates(model: nn.Module) -> list[Candidate]:
@@ -243,6 +247,7 @@ def comparison(
             f"quality 1 / (1/correctness + 1/completeness − 1). Quartiles are by the source's MSE.",
             *(f"Left out: {one}." for one in images.skipped[:10]),
         ],
+        wrap=wrap,
         identity={
             "images": digest(labels, {"names": [scene.name for scene in images.scenes]})[:16],
             "order": order,
@@ -395,11 +400,12 @@ def _batch(network: Network, values: Sequence[Any]) -> Ragged:
 def demo(out: Path, options: DemoOptions) -> types.Demo:
     """Trains on drawn towns, tests on the drawn countryside."""
     size, seed = 128, 1000 * options.seed
-    towns = drawn_scenes("urban", options.n, size, seed=seed)
+    whole = options.n + _FURTHER
+    towns = drawn_scenes("urban", whole, size, seed=seed)
     common = {"out": out / "experiment", "seed": options.seed, "quiet": options.quiet}
     # Four crops of a scene: more steps, which is what so short a training lacks.
     small = {"size": "tiny", "steps": 2, "crop": size // 2, "epochs": options.epochs, "lr": 2e-2}
-    small |= {"rotation": True}
+    small |= {"rotation": True, "held_out": round((_FURTHER + 0.2 * options.n) / whole, 3)}
     train = Train(**cast(Any, common | small))
 
     def tested(experiment: Experiment) -> types.TestSet:
@@ -407,7 +413,7 @@ def demo(out: Path, options: DemoOptions) -> types.Demo:
         four_tiles = size // 2 + 16
         return comparison(experiment, images_of(country, train.at), (1, 4), tile=four_tiles)
 
-    data = f"{options.n} drawn towns of {size} × {size} pixels"
+    data = f"{whole} drawn towns of {size} × {size} pixels"
     return types.Demo(problem_of(towns, train, {"data": data}), tested)
 
 
