@@ -39,6 +39,7 @@ REFRESH = 1000  # of them, images that batch norms get theirs from before each v
 _LOST = 0.1  # fraction of the right answers that a corruption must cost to be worth trying under
 _REPEATS = 6  # times that it is applied at most
 _AT_ONCE = 64  # images that are predicted at once
+_ENOUGH = 48  # held-out images of which a quarter can choose
 
 
 # --- train
@@ -229,7 +230,7 @@ def training_data(
         rest, images = images, images.joined(apart)
         rows, held = list(range(len(rest))), list(range(len(rest), len(images)))
     # Of few, all choose, and there is nothing to set a threshold by.
-    parts = drawn(len(held), [1, 3], options.seed) if len(held) >= 4 * least else [range(len(held))]
+    parts = drawn(len(held), [1, 3], options.seed) if len(held) >= _ENOUGH else [range(len(held))]
     validation, *others = ([held[row] for row in part] for part in parts)
     preprocess = fit_preprocessing(rest, size, options, brings)
     some = rest.sample_rows(min(STATISTICS, len(rest)), options.seed)

@@ -227,6 +227,7 @@ def _network(
         measured={
             "validation_error": mean_error(model, adapter, x, y),
             "validation_rows": count(x),
+            "calibration_rows": len(data.calibration),
             "training_rows": len(data.rows),
             "sensitivity": sensitivity(model, adapter, take(x, slice(0, 500))),
             "usual_error": [float(errors.double().mean()), float(errors.double().std())],

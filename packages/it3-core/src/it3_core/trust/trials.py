@@ -223,12 +223,15 @@ def caps_for(
     adapter: Adapter, unit: Unit, units: int, max_harm: float, confidence: float | None
 ) -> list[float]:
     """Those whose rate so many threshold units allow."""
-    wanted: Sequence[float] = CAPS
-    if not isinstance(adapter, Regression):
-        wanted = (0.5, 1.0) if isinstance(adapter, Classification) and unit != "row" else (1.0,)
-    return [
-        cap for cap in wanted if max_harm / cap < 1 and units >= fewest(max_harm / cap, confidence)
-    ]
+    rates = {cap: max_harm / cap for cap in possible(adapter, unit)}
+    return [cap for cap, rate in rates.items() if rate < 1 and units >= fewest(rate, confidence)]
+
+
+def possible(adapter: Adapter, unit: Unit) -> Sequence[float]:
+    """The caps that there are for this kind of answer, the smallest first."""
+    if isinstance(adapter, Regression):
+        return CAPS
+    return (0.5, 1.0) if isinstance(adapter, Classification) and unit != "row" else (1.0,)
 
 
 def answers_of(candidate: Candidate, trial: Trial, adapter: Adapter, seen: Seen) -> Tensor:

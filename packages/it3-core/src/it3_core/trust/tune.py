@@ -39,6 +39,7 @@ from it3_core.trust.trials import (
     gating,
     look,
     paired,
+    possible,
     questions,
     typical,
 )
@@ -169,7 +170,8 @@ def tune(
                 found = [paired(candidate, kind, cap, answers, seen, adapter, tuning, names)
                          for cap in caps]  # fmt: skip
                 pairs.append(max(found, key=lambda pair: pair.gain))
-    tuning = _chosen(tuning, pairs, caps, units, confidence)
+    least = possible(adapter, unit)[0]
+    tuning = _chosen(tuning, pairs, caps, units, confidence, least)
     fitted: dict[str, Tensor] = {}
     for name, wanted in (("opens", tuning.opens), ("doubt", tuning.doubt)):
         if wanted is not None:
@@ -245,14 +247,14 @@ def extrapolation_split(
 
 def _chosen(
     tuning: Tuning, pairs: Sequence[Pair], caps: Sequence[float], units: int,
-    confidence: float | None,
+    confidence: float | None, least: float,
 ) -> Tuning:  # fmt: skip
     """The pair that gains most, if that is worth it, with a sentence."""
     best = max(pairs, key=lambda pair: pair.gain, default=None)
     tuning = replace(tuning, tried=[pair.describe() for pair in pairs])
     what = "rows" if tuning.unit == "row" else f"batches of {tuning.unit}"
     if not caps:
-        needed = fewest(tuning.max_harm / (0.5 if tuning.error else 1.0), confidence)
+        needed = fewest(tuning.max_harm / least, confidence)
         return replace(tuning, reason=(
             f"No adaptation: {units} {what} are too few to set a threshold; {needed} would do."
         ))  # fmt: skip

@@ -39,7 +39,7 @@ from it3_vision.networks import NetworkSettings, build
 FEWEST = 9  # images that have statistics of their own
 SEVERITY = 5  # of the corruptions that tuning chooses by
 DEMO_TUNED = "16:128,64:192"  # enough for a demonstration
-_FURTHER = 2400  # characters that it draws for thresholds and intervals
+_FURTHER = 2800  # characters that it draws for thresholds and intervals
 DEMO_LINES = ("second pass", "batch statistics", "blended statistics", "IT³ (paper)",
               "IT³ (paper), batch statistics", "IT³ auto", "online IT³", "ActMAD", "Tent",
               "EATA")  # fmt: skip
