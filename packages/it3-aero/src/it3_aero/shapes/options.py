@@ -65,8 +65,17 @@ class Train(TrainOptions):
     "The share of shapes that is out of distribution, such as 5%, in place of a threshold."
     epochs: Positive | None = None
     "Instead of the protocol's."
-    calibration: float = 0.35
-    "Share of the training shapes that is kept for thresholds and intervals, and not trained on."
+    calibration: float | None = None
+    """Share of the training shapes that is kept for thresholds and intervals, and not trained on:
+    0.35, and by the paper's protocol none."""
+
+    def kept(self) -> float:
+        """`calibration`, or what it is by default."""
+        if self.calibration is None:
+            return 0.0 if self.preset else 0.35
+        if not 0 <= self.calibration < 0.9:
+            raise IT3Error(f"calibration is a share from 0 to below 0.9, not {self.calibration}")
+        return self.calibration
 
     def share(self) -> float | None:
         """`top` as a fraction."""

@@ -115,8 +115,6 @@ def problem_of(
     """
     if threshold is not None and options.top is not None:
         raise IT3Error("give a threshold or a top, not both")
-    if not 0 <= options.calibration < 0.9:
-        raise IT3Error(f"calibration is a share from 0 to below 0.9, not {options.calibration}")
     top = options.share() or protocol.top
     if threshold is None and top is not None:
         labels = [float(dataset.get(index).y) for index in dataset.indices()]
@@ -124,7 +122,7 @@ def problem_of(
     threshold = usual if threshold is None else threshold
     network = protocol.network
     shapes = Levels.of(dataset, task.inputs, threshold, levels, task.falling).train
-    found = _training_data(shapes, options.seed, options.calibration)
+    found = _training_data(shapes, options.seed, options.kept())
     size = protocol.batch_size or (32 if len(found.rows) < 800 else 64)
     nodes = shapes.x.ptr.diff().max() if is_graph(shapes.x) else shapes.x.shape[1]
     return types.Problem(
@@ -137,7 +135,7 @@ def problem_of(
             "levels": levels,
             "nodes": int(nodes),
             "solver": dataset.solver,
-            "calibration": options.calibration,
+            "calibration": options.kept(),
             **settings,
             "shapes": _fingerprint(shapes),
         },
