@@ -19,6 +19,7 @@ from it3_core import (
     ScoreKind,
     Source,
     Tuning,
+    calibrate,
     condition,
     default_candidates,
     extrapolation_split,
@@ -108,6 +109,17 @@ def test_doing_nothing_is_a_choice_and_the_doubtful_are_named_all_the_same() -> 
     assert method.score is not None
     assert torch.equal(method(x).prediction, Source(Biased(0.0), Regression())(x).prediction)
     assert not method(x).adapted.any()
+
+
+def test_where_no_answer_is_wrong_some_score_is_named_all_the_same() -> None:
+    y = torch.arange(64) % 3
+    x = 9.0 * nn.functional.one_hot(y, 3)
+    found = tune(nn.Identity(), Classification(3), (x, y), shifts={"nearer": lambda x: 0.9 * x},
+                 progress=False)  # fmt: skip
+    assert found.doubt is not None
+    assert all(one["auroc_wrong"] is None for one in found.scores)
+    assert found.method is not None
+    assert calibrate(found.method, (x, y)).trust is not None
 
 
 def test_too_few_rows_for_a_threshold_say_how_many_would_do() -> None:

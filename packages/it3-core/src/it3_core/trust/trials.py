@@ -149,7 +149,8 @@ def questions(
     found = {kind: row["auroc_wrong"] for kind, row in zip(kinds, table, strict=True)}
     named = {kind: value for kind, value in found.items() if value is not None}
     best = max(named, key=lambda kind: named[kind], default=None)
-    tuning = replace(tuning, scores=table, doubt=best)
+    # Where no answer is more wrong than the others, any score has to do.
+    tuning = replace(tuning, scores=table, doubt=best or next(iter(kinds), None))
     if best is None or not isinstance(adapter, Regression):
         return tuning
     every = [one for one in seen if best in one.rows]
