@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -124,6 +124,7 @@ def severity_bars(one: Measured) -> Figure:
     sizes = [size for size in main.sizes(IT3) if size is not None]
     severities = sorted({_severity(r["level"]) for r in main.records} - {0})
     figure = Figure(figsize=(9, 2.7 * len(sizes)), layout="constrained")
+    drawn: dict[str, Any] = {}  # in all panels: some methods need more than one image
     for number, size in enumerate(sizes):
         axes = figure.add_subplot(len(sizes), 1, number + 1)
         heights, colours = {}, {}
@@ -138,7 +139,11 @@ def severity_bars(one: Measured) -> Figure:
                 colours[named(method, None)] = colour_of(method, "source stat" in method, 2)
         shown = [f"severity {grade}" for grade in severities]
         draw_bars(axes, heights, shown, quantity="accuracy, %", colours=colours)
-        _finish(axes, f"batches of {size}", legend=number == 0)
+        _finish(axes, f"batches of {size}", legend=False)
+        bars, names = axes.get_legend_handles_labels()
+        drawn |= dict(zip(names, bars, strict=True))
+    where: dict[str, Any] = {"loc": "outside upper left", "ncols": 4, "frameon": False}
+    figure.legend(list(drawn.values()), list(drawn), fontsize=7, **where)
     return figure
 
 
