@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -136,7 +137,11 @@ def _keep(kept: Path, tasks: Sequence[str]) -> None:
 
 def _made() -> dict[str, str]:
     """What makes the records: they are kept with it."""
-    command = "nox -s paper -- " + " ".join(sys.argv[1:])
+    # Where a machine gathers its results is nobody else's.
+    words = [
+        word for before, word in pairwise(["", *sys.argv[1:]]) if "--out" not in (before, word)
+    ]
+    command = " ".join(["nox -s paper --", *(w for w in words if not w.startswith("--out="))])
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     return {"commit": _commit(), "command": command.strip(), "machine": machine}
 

@@ -22,7 +22,7 @@ from it3_core.experiment.statistics import IDEMPOTENCE
 from it3_core.experiment.tables import markdown_table
 from it3_core.io.files import figure_bytes
 from paper import intervals, numbers, records
-from paper.__main__ import KEPT, PAGE, main
+from paper.__main__ import KEPT, PAGE, _made, main
 from paper.claims import Finding, findings, memory
 from paper.deviations import DEVIATIONS
 from paper.images import SEVERITIES
@@ -543,3 +543,9 @@ def uci(folder: Path) -> Path:
     for name, (start, end) in indices.items():
         np.savetxt(place / f"index_{name}.txt", np.arange(start, end), fmt="%d")
     return folder
+
+
+@pytest.mark.parametrize("out", [["--out", "/home/me"], ["--out=/home/me"]])
+def test_records_hold_no_path_of_a_machine(monkeypatch: pytest.MonkeyPatch, out: list[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["paper", "age", *out, "--keep"])
+    assert _made()["command"] == "nox -s paper -- age --keep"
